@@ -38,12 +38,14 @@ func core(kind, rest string) sample {
 
 // samples has one object of each kind that config-watcher watches.
 func samples() []sample {
-	const networking, security = "networking.istio.io", "security.istio.io"
+	const networking, security, gatewayAPI = "networking.istio.io", "security.istio.io", gatewayAPIGroup
 	node, namespace := core("Node", "{}"), core("Namespace", "{}")
 	node.cluster, namespace.cluster = true, true
 	node.rest, namespace.rest = "", ""
 	ban := istio("fairlead.dev", "v1", "IdentityBan", "identitybans", `{identity: "spiffe://`+testkit.TrustDomain+`/ns/apps/sa/banned"}`)
 	ban.cluster = true
+	class := istio(gatewayAPI, "v1", "GatewayClass", "gatewayclasses", "{controllerName: example.com/a}")
+	class.cluster = true
 	endpointSlice := core("EndpointSlice", "addressType: IPv4\nendpoints: [{addresses: [10.1.2.3]}]\nports: [{name: http, port: 8080}]")
 	endpointSlice.resource.Group = "discovery.k8s.io"
 	return []sample{
@@ -68,12 +70,33 @@ func samples() []sample {
 			strings.Repeat("ab", 32)+"}"),
 		istio("extensions.istio.io", "v1alpha1", "TrafficExtension", "trafficextensions", "{wasm: {url: 'https://a.example/a.wasm', sha256: "+
 			strings.Repeat("ab", 32)+"}}"),
+		class, istio(gatewayAPI, "v1", "Gateway", "gateways", "{gatewayClassName: a, listeners: [{name: a, port: 80, protocol: HTTP}]}"),
+		istio(gatewayAPI, "v1", "ListenerSet", "listenersets", "{parentRef: {name: a}, listeners: [{name: a, port: 80, protocol: HTTP}]}"),
+		istio(gatewayAPI, "v1", "HTTPRoute", "httproutes", "{rules: [{backendRefs: [{name: a, port: 80}]}]}"),
+		istio(gatewayAPI, "v1", "GRPCRoute", "grpcroutes", "{rules: [{backendRefs: [{name: a, port: 80}]}]}"),
+		istio(gatewayAPI, "v1", "TLSRoute", "tlsroutes", "{hostnames: [a.example], rules: [{backendRefs: [{name: a, port: 80}]}]}"),
+		istio(gatewayAPI, "v1", "TCPRoute", "tcproutes", "{rules: [{backendRefs: [{name: a, port: 80}]}]}"),
+		istio(gatewayAPI, "v1", "UDPRoute", "udproutes", "{rules: [{backendRefs: [{name: a, port: 80}]}]}"),
+		istio(gatewayAPI, "v1", "BackendTLSPolicy", "backendtlspolicies", "{targetRefs: [{group: '', kind: Service, name: a}], "+
+			"validation: {hostname: a.example, wellKnownCACertificates: System}}"),
+		istio(gatewayAPI, "v1", "ReferenceGrant", "referencegrants", "{from: [{group: "+gatewayAPI+", kind: HTTPRoute, namespace: a}], "+
+			"to: [{group: '', kind: Service}]}"),
 	}
 }
 
-const appsNamespace = "apps"
+const (
+	appsNamespace   = "apps"
+	gatewayAPIGroup = "gateway.networking.k8s.io"
+)
 
-func (s sample) name(i int) string { return fmt.Sprintf("%s-%d", strings.ToLower(s.kind), i) }
+// name of object i. There are two kinds of Gateway.
+func (s sample) name(i int) string {
+	kind := strings.ToLower(s.kind)
+	if s.resource.Group == gatewayAPIGroup {
+		kind = "api-" + kind
+	}
+	return fmt.Sprintf("%s-%d", kind, i)
+}
 
 // manifest is object i of the kind, with a label that tells its states apart.
 func (s sample) manifest(i int, state string) string {
@@ -100,7 +123,7 @@ func newMesh(t testing.TB, s *kubeapi.Server) *mesh {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.ApplyCRDs(t)
+	s.ApplyCRDs(t, kubeapi.MeshCRDs(t), kubeapi.GatewayAPICRDs(t, "experimental"))
 	s.Apply(t, "{apiVersion: v1, kind: Namespace, metadata: {name: "+appsNamespace+"}}")
 	return &mesh{t: t, server: s, client: client, all: samples(), state: map[string]string{}}
 }
@@ -161,6 +184,24 @@ func (m *mesh) check(w *watcher, objects ...int) {
 			})
 		}
 	}
+}
+
+// A cluster without the definitions of the Gateway API is a cluster like any other; those of the standard channel are
+// found when they come.
+func TestDefinitionsOfTheGatewayAPIComeLater(t *testing.T) {
+	s := kubeapi.Start(t, kubeapi.Options{})
+	s.ApplyCRDs(t)
+	w := startWatcher(t, s.Kubeconfig)
+	w.until("synced", func(st sourceState) bool { return st.Synced && st.Degraded == "" })
+	s.ApplyCRDs(t, kubeapi.GatewayAPICRDs(t, "standard"))
+	s.Apply(t, "{apiVersion: "+gatewayAPIGroup+"/v1, kind: HTTPRoute, metadata: {name: late, namespace: default}, "+
+		"spec: {hostnames: [a.example]}}")
+	admin, key := w.admin(), &configv1.ObjectKey{Kind: "HTTPRoute", Namespace: "default", Name: "late"}
+	testkit.Eventually(t, patience, func() error {
+		_, err := admin.Get(t.Context(), &configv1.GetRequest{Key: key, InForce: true})
+		return err
+	})
+	w.until("synced", func(st sourceState) bool { return st.Synced && st.Degraded == "" })
 }
 
 func TestEveryKindIsFollowed(t *testing.T) {

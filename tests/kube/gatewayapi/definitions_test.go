@@ -219,7 +219,8 @@ func create(t *testing.T, client dynamic.Interface, e entry, i int) (map[string]
 	if o.GetNamespace() != "" {
 		to = resource.Namespace(o.GetNamespace())
 	}
-	stored, err := to.Create(t.Context(), o, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll}, FieldValidation: metav1.FieldValidationStrict})
+	stored, err := to.Create(t.Context(), o, metav1.CreateOptions{DryRun: []string{metav1.DryRunAll},
+		FieldValidation: metav1.FieldValidationStrict})
 	if err != nil {
 		if !apierrors.IsInvalid(err) && !apierrors.IsBadRequest(err) {
 			t.Fatal(err)

@@ -53,7 +53,8 @@ func TestGatewayAPIWithoutKubernetes(t *testing.T) {
 	r.WaitReady()
 	store := r.store()
 	chain, key := f.ca.NewServer("edge.example.com")
-	r.apply(fmt.Sprintf(routeOfStore, "web"), secret("shop", "edge-cert", "kubernetes.io/tls", map[string][]byte{"tls.crt": chain, "tls.key": key}))
+	r.apply(fmt.Sprintf(routeOfStore, "web"),
+		secret("shop", "edge-cert", "kubernetes.io/tls", map[string][]byte{"tls.crt": chain, "tls.key": key}))
 	has := func(kind, name string, want ...string) {
 		t.Helper()
 		testkit.Eventually(t, patience, func() error {

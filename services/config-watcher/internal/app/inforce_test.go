@@ -201,6 +201,42 @@ func TestUnreadIsRefusedOnApply(t *testing.T) {
 	}
 }
 
+// TestTwoKindsOfGateway: Istio's Gateway and that of the Gateway API may have the same name. The bare kind is Istio's,
+// the other is asked for with its group, as its problems name it.
+func TestTwoKindsOfGateway(t *testing.T) {
+	f := newFixture(t)
+	r := f.start(f.options())
+	r.WaitReady()
+	const other = "Gateway.gateway.networking.k8s.io"
+	r.apply("apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: web, namespace: apps}\n" +
+		"spec: {selector: {a: b}, servers: [{port: {number: 80, name: http, protocol: HTTP}, hosts: ['*']}]}\n---\n" +
+		"apiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\nmetadata: {name: web, namespace: apps}\n" +
+		"spec: {gatewayClassName: istio, listeners: [{name: http, port: 80, protocol: HTTP}]}\n")
+	for _, inForce := range []bool{false, true} {
+		for kind, version := range map[string]string{"Gateway": "networking.istio.io/v1", other: "gateway.networking.k8s.io/v1"} {
+			list, err := r.store().List(t.Context(), &configv1.ListRequest{Kind: kind, InForce: inForce})
+			if err != nil || len(list.Objects) != 1 || list.Objects[0].Key.ApiVersion != version || list.Objects[0].Key.Kind != "Gateway" {
+				t.Errorf("list of %s: %v, %v", kind, list, err)
+			}
+			got, err := r.store().Get(t.Context(), &configv1.GetRequest{Key: appsKey(kind, "web"), InForce: inForce})
+			if err != nil || got.Object.Key.ApiVersion != version {
+				t.Errorf("get %s: %v, %v", kind, got, err)
+			}
+		}
+	}
+	_, err := r.tryApply("apiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\nmetadata: {name: web, namespace: apps}\nspec: {}\n")
+	if err == nil || !strings.Contains(err.Error(), other+" apps/web: spec.gatewayClassName: missing") {
+		t.Errorf("a broken one: %v", err)
+	}
+	if _, err := r.store().Delete(t.Context(), &configv1.DeleteRequest{Key: appsKey(other, "web")}); err != nil {
+		t.Error(err)
+	}
+	if list, err := r.store().List(t.Context(), &configv1.ListRequest{}); err != nil || len(list.Objects) != 1 ||
+		list.Objects[0].Key.ApiVersion != "networking.istio.io/v1" {
+		t.Errorf("left: %v, %v", list, err)
+	}
+}
+
 // TestUnknownNames: a kind or namespace that does not exist is an error with the nearest name, not an empty list.
 func TestUnknownNames(t *testing.T) {
 	f := newFixture(t)

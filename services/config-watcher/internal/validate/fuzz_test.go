@@ -24,7 +24,8 @@ func FuzzDocument(f *testing.F) {
 		for _, version := range kinds.Find(kinds.GroupGatewayAPI, kind).Versions {
 			f.Add([]byte("{apiVersion: gateway.networking.k8s.io/" + version + ", kind: " + kind + ", metadata: {name: a}, spec: " +
 				"{controllerName: a/b, gatewayClassName: a, parentRef: {name: a}, parentRefs: [{name: a, port: 1}], " +
-				"listeners: [{name: a, port: 80, protocol: HTTP, tls: null}, {}], hostnames: [a.b, 1.2.3.4], targetRefs: [{group: '', kind: Service, name: a}], validation: {hostname: a, " +
+				"listeners: [{name: a, port: 80, protocol: HTTP, tls: null}, {}], hostnames: [a.b, 1.2.3.4], " +
+				"targetRefs: [{group: '', kind: Service, name: a}], validation: {hostname: a, " +
 				"wellKnownCACertificates: System}, from: [{group: a, kind: b, namespace: c}], to: [{group: '', kind: Secret}], rules: [{matches: " +
 				"[{path: {value: /a}, headers: [{name: a, value: b}]}], filters: [{type: RequestMirror}], backendRefs: [{name: a, port: 80}]}]}}"))
 		}

@@ -96,8 +96,8 @@ func Check(o *objectfile.Object) error {
 	return process.Refused(o.Refuse("kind", fmt.Sprintf("unknown kind %q", o.Kind), "write "+meant))
 }
 
-// Key returns the key of an object of a kind as Parse returns it; an empty namespace means "default" for kinds that have
-// one.
+// Key returns the key of an object of a kind as Parse returns it; an empty namespace means "default" for kinds that
+// have one.
 func Key(kind, namespace, name string) *configv1.ObjectKey {
 	if namespace == "" && !ClusterScoped[kind] {
 		namespace = objectfile.DefaultNamespace

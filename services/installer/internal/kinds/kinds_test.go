@@ -65,7 +65,9 @@ func TestAMisspeltKindOfIstioIsRefused(t *testing.T) {
 }
 
 func TestKeysOfGateways(t *testing.T) {
-	for kind, want := range map[string]string{"Gateway": "Gateway default/a ", APIGateway: APIGateway + " default/a gateway.networking.k8s.io/v1"} {
+	for kind, want := range map[string]string{
+		"Gateway": "Gateway default/a ", APIGateway: APIGateway + " default/a gateway.networking.k8s.io/v1",
+	} {
 		key := Key(kind, "", "a")
 		if got := Text(key) + " " + key.GetApiVersion(); got != want || key.GetKind() != "Gateway" || NameOf(key) != kind {
 			t.Errorf("%s is %s of kind %s", kind, got, key.GetKind())

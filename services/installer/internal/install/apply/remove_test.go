@@ -96,6 +96,23 @@ func TestAPurgeKeepsWhatOthersHave(t *testing.T) {
 	}
 }
 
+// TestDefinitionsOfTheGatewayAPIStay: even without objects, because others may read the kind; a purge takes them.
+func TestDefinitionsOfTheGatewayAPIStay(t *testing.T) {
+	for purge, want := range map[bool]Fate{false: Keep, true: Delete} {
+		c := clustertest.Start(t, "").Client(t)
+		rec := &inventory.Record{Revision: "default", Namespace: "mesh", Objects: []inventory.Entry{
+			made(t, c, strings.ReplaceAll(definitionText, "example.com", gatewayAPI)), made(t, c, definitionText)}}
+		all := []*inventory.Record{rec}
+		r, err := NewRemoval(t.Context(), c, all, all, RemovalOptions{Purge: purge})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, other := r.Verdicts[0], r.Verdicts[1]; got.Fate != want || other.Fate != Delete {
+			t.Errorf("purge %v: %s %q, a definition of ours %s", purge, got.Fate, got.Reason, other.Fate)
+		}
+	}
+}
+
 func TestWhoUsesARevisionIsCounted(t *testing.T) {
 	s := clustertest.Start(t, `
 {apiVersion: v1, kind: Namespace, metadata: {name: shop, labels: {istio.io/rev: canary}}}

@@ -1,8 +1,8 @@
-// Command generate makes two things of the CustomResourceDefinitions of the module sigs.k8s.io/gateway-api, of the
-// experimental channel, which has every field: the schemas that package gatewayapi evaluates, without the status, which
-// no manifest sets, and the definitions themselves for the chart base. Both are without descriptions, which take nine
-// tenths of them: Helm keeps a chart in a Secret, which may have 1 MiB. hack/crds.sh gives it the module's directory
-// and version, and the directories to write to.
+// Package generate is the command that writes the schemas which package gatewayapi evaluates, and the definitions of
+// the chart base, out of the CustomResourceDefinitions of the module sigs.k8s.io/gateway-api. They are of the
+// experimental channel, which has every field. Both are without descriptions, which take nine tenths of them: Helm
+// keeps a chart in a Secret, which may have 1 MiB. The schemas have no status, which no manifest sets. hack/crds.sh
+// gives the command the module's directory and version, and the directories to write to.
 package main
 
 import (
