@@ -1,6 +1,7 @@
 package kube
 
 import (
+	"context"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
@@ -46,9 +47,11 @@ func newAPI(t *testing.T, s *kubeapi.Server) *api {
 // watchSecret asks for a Secret on behalf of a gateway of namespace shop that an xds-server has reported.
 func (a *api) watchSecret(t *testing.T, namespace, name, account string) *secrets {
 	t.Helper()
-	stream, err := secretv1.NewSecretServiceClient(a.watcher.dial("xds-server")).Watch(t.Context(), grpc.WaitForReady(true))
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	t.Cleanup(cancel)
+	stream, err := secretv1.NewSecretServiceClient(a.watcher.dial("xds-server")).Watch(ctx, grpc.WaitForReady(true))
 	testkit.NoError(t, err)
-	testkit.NoError(t, stream.Send(&secretv1.WatchRequest{Instance: "xds-server-test", Subscribe: []*secretv1.Subscription{
+	testkit.NoError(t, stream.Send(&secretv1.WatchRequest{Subscribe: []*secretv1.Subscription{ // of whichever instance
 		{Namespace: namespace, Name: name, Identity: a.watcher.ca.ID("shop", account).String()}}}))
 	return &secrets{t, stream}
 }

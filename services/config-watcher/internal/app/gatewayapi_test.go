@@ -12,6 +12,7 @@ import (
 
 	"fairlead.dev/pkg/testkit"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	secretv1 "fairlead.dev/proto/fairlead/secret/v1"
 )
 
 const edgeOfFiles = `
@@ -52,7 +53,8 @@ func TestGatewayAPIWithoutKubernetes(t *testing.T) {
 	r.WaitReady()
 	store := r.store()
 	chain, key := f.ca.NewServer("edge.example.com")
-	r.apply(fmt.Sprintf(routeOfStore, "web"), secret("shop", "edge-cert", "kubernetes.io/tls", map[string][]byte{"tls.crt": chain, "tls.key": key}))
+	r.apply(fmt.Sprintf(routeOfStore, "web"),
+		secret("shop", "edge-cert", "kubernetes.io/tls", map[string][]byte{"tls.crt": chain, "tls.key": key}))
 	has := func(kind, name string, want ...string) {
 		t.Helper()
 		testkit.Eventually(t, patience, func() error {
@@ -82,6 +84,14 @@ func TestGatewayAPIWithoutKubernetes(t *testing.T) {
 		Revision: snapshot.Revision()}))
 	has("Gateway", "edge", "Accepted=True/Accepted", "ResolvedRefs=True/ResolvedRefs", "Programmed=True/Programmed")
 	has("HTTPRoute", "web", "Accepted=True/Accepted", "ResolvedRefs=True/ResolvedRefs", "Programmed=True/Programmed")
+
+	stream, err := secretv1.NewSecretServiceClient(r.dial("xds-server")).Watch(t.Context())
+	testkit.NoError(t, err)
+	testkit.NoError(t, stream.Send(&secretv1.WatchRequest{Instance: "xds-server-test", Subscribe: []*secretv1.Subscription{
+		{Namespace: "shop", Name: "edge-cert", Identity: f.ca.ID("shop", "edge").String()}}}))
+	if m, err := stream.Recv(); err != nil || len(m.GetCredential().GetPrivateKey()) == 0 {
+		t.Errorf("the gateway gets no key: %v", err)
+	}
 
 	stored := func(want string) {
 		t.Helper()

@@ -49,8 +49,8 @@ func (s *state) has(name string) bool {
 	return false
 }
 
-// TestGatewayAPIIsPartOfTheMesh: objects of the Gateway API become resources whose kind has the group, beside Istio's of
-// the same name, and what they refer to decides about them.
+// TestGatewayAPIIsPartOfTheMesh: objects of the Gateway API become resources whose kind has the group, beside Istio's
+// of the same name, and what they refer to decides about them.
 func TestGatewayAPIIsPartOfTheMesh(t *testing.T) {
 	s := newState(t, edgeAndRoute+`
 ---

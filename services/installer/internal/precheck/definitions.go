@@ -62,7 +62,7 @@ func (c *checker) definitions(ctx context.Context) error {
 		}
 	}
 	if !gateways && ours["gateways.gateway.networking.k8s.io"] == nil {
-		c.say(Info, "GatewayAPIAbsent", "", "install its definitions if you use it, see https://gateway-api.sigs.k8s.io",
+		c.say(Info, "GatewayAPIAbsent", "", "install its definitions if you use it: values.base.enableGatewayAPICRDs=true",
 			"the Gateway API is not installed")
 	}
 	return nil
