@@ -110,6 +110,7 @@ require (
 require (
 	filippo.io/age v1.3.2
 	gomodules.xyz/jsonpatch/v2 v2.5.0
+	sigs.k8s.io/gateway-api v1.6.3
 )
 
 require (
@@ -130,7 +131,6 @@ require (
 	github.com/gorilla/websocket v1.5.4-0.20250319132907-e064f32e3674 // indirect
 	github.com/moby/spdystream v0.5.1 // indirect
 	github.com/planetscale/vtprotobuf v0.6.1-0.20240319094008-0393e58bdf10 // indirect
-	sigs.k8s.io/gateway-api v1.6.3 // indirect
 )
 
 replace fairlead.dev/pkg => ../../pkg

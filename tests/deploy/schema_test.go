@@ -21,7 +21,8 @@ func TestEveryObjectIsKnownToKubernetes(t *testing.T) {
 		}
 		kind := o.GetObjectKind().GroupVersionKind().Kind
 		kinds = append(kinds, kind+"/"+accessor.GetName())
-		clusterWide := kind == "Namespace" || strings.HasSuffix(kind, "WebhookConfiguration") || strings.HasPrefix(kind, "ClusterRole")
+		clusterWide := kind == "Namespace" || strings.HasSuffix(kind, "WebhookConfiguration") || strings.HasPrefix(kind, "ClusterRole") ||
+			strings.HasPrefix(kind, "ValidatingAdmissionPolicy")
 		if clusterWide != (accessor.GetNamespace() == "") || (!clusterWide && accessor.GetNamespace() != namespace) {
 			t.Errorf("%s %s is in namespace %q", kind, accessor.GetName(), accessor.GetNamespace())
 		}

@@ -39,7 +39,9 @@ func TestWhatIstiosControllerHasMadeIsTakenOver(t *testing.T) {
 			if string(u.GetUID()) != before[kind] {
 				return fmt.Errorf("the %s was made anew", kind)
 			}
-			if slices.ContainsFunc(u.GetManagedFields(), func(m metav1.ManagedFieldsEntry) bool { return m.Manager == "istio.io/gateway-controller" }) {
+			if slices.ContainsFunc(u.GetManagedFields(), func(m metav1.ManagedFieldsEntry) bool {
+				return m.Manager == "istio.io/gateway-controller"
+			}) {
 				return fmt.Errorf("the %s has fields of Istio's", kind)
 			}
 		}

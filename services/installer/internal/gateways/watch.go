@@ -24,9 +24,9 @@ import (
 
 // Resources that are watched beside the objects of Gateways.
 var (
-	gatewayResource = gatewayv1.SchemeGroupVersion.WithResource("gateways")
-	classResource   = gatewayv1.SchemeGroupVersion.WithResource("gatewayclasses")
-	setResource     = gatewayv1.SchemeGroupVersion.WithResource("listenersets")
+	gatewayResource = ofGatewayAPI("gateways")
+	classResource   = ofGatewayAPI("gatewayclasses")
+	setResource     = ofGatewayAPI("listenersets")
 
 	namespaceResource = corev1.SchemeGroupVersion.WithResource("namespaces")
 	configMapResource = corev1.SchemeGroupVersion.WithResource("configmaps")
@@ -37,6 +37,10 @@ var (
 	}
 	definitionResource = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
 )
+
+func ofGatewayAPI(resource string) schema.GroupVersionResource {
+	return schema.GroupVersionResource{Group: gatewayv1.GroupName, Version: gatewayv1.GroupVersion.Version, Resource: resource}
+}
 
 // Indices of the stores.
 const (
