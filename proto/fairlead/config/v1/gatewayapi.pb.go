@@ -611,7 +611,8 @@ type AttachedRule struct {
 	Matches []*RuleMatch `protobuf:"bytes,2,rep,name=matches,proto3" json:"matches,omitempty"`
 	// http is an istio.networking.v1alpha3.HTTPRoute without match, for HTTPRoute and GRPCRoute. Destinations are FQDNs
 	// with a port; contract.UnresolvedBackend is the host of one that cannot be resolved: its share of requests gets 500.
-	// A rule that can send nowhere has a direct response 500.
+	// A rule that can send nowhere has a direct response 500. Values of headers are literal: a percent sign
+	// begins no command operator, as it does in Istio's API.
 	Http *anypb.Any `protobuf:"bytes,3,opt,name=http,proto3" json:"http,omitempty"`
 	// destinations of other kinds; those of weight 0 are left out. Empty if none can be resolved: connections are closed.
 	Destinations []*AttachedDestination `protobuf:"bytes,4,rep,name=destinations,proto3" json:"destinations,omitempty"`
