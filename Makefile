@@ -364,7 +364,7 @@ conformance-images: cluster-programs tools $(if $(PLANE_OF_ISTIO),,images)
 	(cd tests/conformance && export GOWORK=off CGO_ENABLED=0 && go test -c -o $(CONFORMANCE)/conformance.test . && \
 	  go build -trimpath -o $(CONFORMANCE)/ ./cmd/images sigs.k8s.io/gateway-api/conformance/echo-basic) && \
 	$(CONFORMANCE)/images -image $(BIN)/cluster/image -bin $(CONFORMANCE) -istio $$istio -istio-source $$source -coredns $$dns -out $(CONFORMANCE) >$(CONFORMANCE)/archives && \
-	if [ -z "$(PLANE_OF_ISTIO)" ]; then echo $(patsubst %,$(BIN)/%.tar,$(filter-out node-agent,$(SERVICES)) injector keeper proxy) >>$(CONFORMANCE)/archives; exit; fi && \
+	if [ -z "$(PLANE_OF_ISTIO)" ]; then echo $(patsubst %,$(BIN)/%.tar,$(filter-out node-agent,$(SERVICES)) injector keeper gateways proxy) >>$(CONFORMANCE)/archives; exit; fi && \
 	$(BIN)/cluster/image -binary $$istio/pilot-discovery -name istio/pilot:test -out $(CONFORMANCE)/pilot.tar >/dev/null && \
 	$(BIN)/cluster/image -binary $$istio/pilot-agent -name istio/proxyv2:test -out $(CONFORMANCE)/proxyv2.tar -add "$$(command -v nft)=/usr/local/bin/nft" \
 	  -add "$$(readlink -f $(TOOLS)/envoy)=/usr/local/bin/envoy" -add $$source/tools/packaging/common/envoy_bootstrap.json=/var/lib/istio/envoy/envoy_bootstrap_tmpl.json >/dev/null && \
