@@ -21,7 +21,7 @@ TESTFLAGS ?=
 TIMES    ?= 1
 # What a sample is chosen by.
 COMMIT   = $(shell git rev-parse HEAD 2>/dev/null || echo none)
-SCENARIO_DIRS = cases,examples
+SCENARIO_DIRS = cases,examples,gatewayapi
 SCENARIOS_OUT = .run/scenarios$(if $(TENANTS),-tenants)$(if $(ON_DEMAND),-on-demand)$(if $(SOURCE),-$(SOURCE))$(if $(CERTS),-certs-$(CERTS))$(if $(REDIRECT),-$(REDIRECT))$(if $(CA),-ca-$(CA))
 
 export PATH := $(TOOLS)/bin:$(PATH)

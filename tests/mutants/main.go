@@ -33,7 +33,8 @@ type Mutant struct {
 	File string `json:"file"`
 	Old  string `json:"old"`
 	New  string `json:"new"`
-	// Scenarios is a regular expression for the names of the scenarios of tests/scenarios/cases that are run.
+	// Scenarios is a regular expression for the names of the scenarios of tests/scenarios/cases and gatewayapi that are
+	// run.
 	Scenarios string `json:"scenarios"`
 	// Tests is one for the tests of Package, for what no scenario sees; Scenarios is empty then.
 	Tests string `json:"tests"`
@@ -161,7 +162,7 @@ func try(ctx context.Context, m *Mutant, dir, bin string) error {
 		return notices(ctx, []string{"BIN_DIR=" + at}, "--- FAIL: Test", "./tests/e2e", "-run", m.Tests)
 	}
 	return notices(ctx, []string{"BIN_DIR=" + at}, "--- FAIL: TestScenarios/",
-		"./tests/scenarios", "-dir", "cases,examples", "-run", m.Scenarios)
+		"./tests/scenarios", "-dir", "cases,examples,gatewayapi", "-run", m.Scenarios)
 }
 
 // buildServer builds an xds-server with the overlay into a directory, beside links to the other services in bin.

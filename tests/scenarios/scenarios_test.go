@@ -177,6 +177,7 @@ var notYet = map[string]string{
 var notOnDemand = map[string]string{
 	"se-dynamic-dns": "a TLS connection to a host of resolution DYNAMIC_DNS goes to the address that its client has looked up " +
 		"(docs/guide/on-demand.md)",
+	"mesh-cluster-ip": "a sidecar that holds only what it calls knows of no address, and routes by the host of the request",
 }
 
 // scenarioLimit ends a scenario that hangs.

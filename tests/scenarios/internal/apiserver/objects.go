@@ -197,9 +197,10 @@ func written(u *unstructured.Unstructured) (Written, error) {
 // ErrNotFound is wrapped by the error of Delete if there is no such object.
 var ErrNotFound = errors.New("not found")
 
-// Delete removes an object at once. apiVersion may be empty if Put has
-// written an object of the kind.
+// Delete removes an object at once. apiVersion may be empty if Put has written an object of the kind. A group after the
+// kind's name is left to apiVersion.
 func (s *Server) Delete(ctx context.Context, apiVersion, kind, namespace, name string) error {
+	kind, _, _ = strings.Cut(kind, ".")
 	gvk := schema.FromAPIVersionAndKind(apiVersion, kind)
 	if apiVersion == "" {
 		found, err := s.kinds.named(kind)

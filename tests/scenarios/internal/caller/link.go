@@ -145,9 +145,13 @@ func (w *worker) connect(ctx context.Context, t *target) (*link, phase, error) {
 	}
 	var conn net.Conn
 	l := &link{}
+	network := "tcp"
+	if t.isDatagram() {
+		network = "udp"
+	}
 	for _, ip := range ips {
 		l.remote = net.JoinHostPort(ip.String(), strconv.Itoa(port))
-		if conn, err = w.From.Host.Dial(ctx, "tcp", l.remote, w.call.SourceIP); err == nil {
+		if conn, err = w.From.Host.Dial(ctx, network, l.remote, w.call.SourceIP); err == nil {
 			break
 		}
 	}

@@ -76,7 +76,9 @@ func (t *target) hasTLS() bool {
 // isHTTP2 tells whether HTTP/2 is spoken without being asked for.
 func (t *target) isHTTP2() bool { return t.scheme == "h2c" || t.scheme == "h2" || t.isGRPC() }
 
-func (t *target) isLine() bool { return t.scheme == "tcp" || t.scheme == "tls" }
+func (t *target) isLine() bool { return t.scheme == "tcp" || t.scheme == "tls" || t.isDatagram() }
+
+func (t *target) isDatagram() bool { return t.scheme == "udp" }
 
 // alpn is what is offered if the call says nothing.
 func (t *target) alpn() []string {

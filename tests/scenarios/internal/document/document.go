@@ -165,13 +165,27 @@ func (d Document) Namespace() string { return d.Member("metadata", "namespace") 
 // Name is the object's.
 func (d Document) Name() string { return d.Member("metadata", "name") }
 
-// Ref is Kind/namespace/name.
-func (d Document) Ref() string { return Ref(d.Kind(), d.Namespace(), d.Name()) }
+// Ref is Kind/namespace/name, with the kind as KindName has it.
+func (d Document) Ref() string {
+	return Ref(KindName(d.Member("apiVersion"), d.Kind()), d.Namespace(), d.Name())
+}
+
+// groupGatewayAPI has a kind that Istio's group has too.
+const groupGatewayAPI = "gateway.networking.k8s.io"
+
+// KindName is the kind as scenarios name it: with its group if that is the Gateway of the Gateway API, the bare Gateway
+// is Istio's.
+func KindName(apiVersion, kind string) string {
+	if group, _, _ := strings.Cut(apiVersion, "/"); group == groupGatewayAPI && kind == "Gateway" {
+		return kind + "." + group
+	}
+	return kind
+}
 
 // Ref names an object as scenarios do.
 func Ref(kind, namespace, name string) string {
 	switch {
-	case kind == "Namespace" || kind == "Node" || kind == "IngressClass":
+	case kind == "Namespace" || kind == "Node" || kind == "IngressClass" || kind == "GatewayClass":
 		namespace = ""
 	case namespace == "":
 		namespace = "default"

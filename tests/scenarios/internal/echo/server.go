@@ -7,6 +7,7 @@ import (
 	"crypto/x509"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/netip"
@@ -60,7 +61,7 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 		s.journal.calls = calls
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	var open []net.Listener
+	var open []io.Closer
 	defer func() {
 		cancel()
 		for _, lis := range open {
@@ -84,6 +85,15 @@ func (s *Server) Run(ctx context.Context, ready func()) error {
 			network = "tcp4" // gRPC finds no filter chain for IPv4 on a socket of both
 		}
 		for _, address := range s.addresses(p.Port) {
+			if p.App == format.AppUDP {
+				datagrams, err := new(net.ListenConfig).ListenPacket(ctx, "udp", address)
+				if err != nil {
+					return fmt.Errorf("port %s: %w", p.Name, err)
+				}
+				open = append(open, datagrams)
+				s.wg.Go(func() { p.serveDatagrams(datagrams) })
+				continue
+			}
 			lis, err := new(net.ListenConfig).Listen(ctx, network, address)
 			if err != nil {
 				return fmt.Errorf("port %s: %w", p.Name, err)

@@ -298,7 +298,7 @@ func setDefault(field *string, value string) {
 	}
 }
 
-var reference = regexp.MustCompile(`^[A-Za-z]+/[^/]*/[^/]+$`)
+var reference = regexp.MustCompile(`^[A-Za-z]+[a-z0-9.]*/[^/]*/[^/]+$`)
 
 // check reports references to what the scenario does not have.
 func (s *Scenario) check() error {

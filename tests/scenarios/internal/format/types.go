@@ -81,6 +81,7 @@ const (
 	AppTLS         = "TLS"
 	AppTCP         = "TCP"
 	AppServerFirst = "TCP_SERVER_FIRST"
+	AppUDP         = "UDP"
 	AppConnect     = "CONNECT"
 
 	// These are servers beside the echo application: what proxies ask or tell.

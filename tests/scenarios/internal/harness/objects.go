@@ -67,6 +67,9 @@ func (h *Harness) services() []document.Tree {
 		for _, p := range l.spec.Ports {
 			if !slices.ContainsFunc(made[key], func(have any) bool { return have.(document.Tree)["name"] == p.Name }) {
 				port := document.Tree{"name": p.Name, "port": p.Port, "targetPort": p.TargetPort, "protocol": "TCP"}
+				if p.App == format.AppUDP {
+					port["protocol"] = "UDP"
+				}
 				if p.AppProtocol != "" {
 					port["appProtocol"] = p.AppProtocol
 				}

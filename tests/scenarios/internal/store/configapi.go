@@ -32,7 +32,7 @@ func (c configAPI) write(ctx context.Context, docs []document.Document, _ set) (
 	}
 	known := map[string]bool{}
 	for _, r := range resp.Results {
-		known[document.Ref(r.Key.GetKind(), r.Key.GetNamespace(), r.Key.GetName())] = true
+		known[document.Ref(document.KindName(r.Key.GetApiVersion(), r.Key.GetKind()), r.Key.GetNamespace(), r.Key.GetName())] = true
 	}
 	return resp.Revision, func(d document.Document) bool { return known[d.Ref()] }, nil
 }

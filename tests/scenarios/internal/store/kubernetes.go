@@ -307,7 +307,7 @@ func (k *kubernetes) haveGone(ctx context.Context, docs []document.Document) err
 	}
 	there := map[string]bool{}
 	for _, o := range resp.Objects {
-		there[document.Ref(o.Key.GetKind(), o.Key.GetNamespace(), o.Key.GetName())] = true
+		there[document.Ref(document.KindName(o.Key.GetApiVersion(), o.Key.GetKind()), o.Key.GetNamespace(), o.Key.GetName())] = true
 	}
 	for _, d := range docs {
 		if there[d.Ref()] {
