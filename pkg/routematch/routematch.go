@@ -18,7 +18,8 @@ type Request struct {
 	Method string
 	// Path as it is sent, without the query.
 	Path string
-	// Query is the text after the "?". Names and values are compared as they are sent; the first value of a name counts.
+	// Query is the text after the "?". Names and values are compared as they are sent; the first value of a name
+	// counts.
 	Query  string
 	Header http.Header
 }
@@ -50,8 +51,8 @@ type value struct {
 
 // New reads a match; nil matches everything. If elements is true, a prefix of the path matches whole elements: "/a"
 // matches "/a" and "/a/b", not "/ab". Of the fields it reads uri, method, headers and queryParams, which are all that
-// objects of the Gateway API become. The error names another one that the match has, or a regular expression that cannot
-// be compiled.
+// objects of the Gateway API become. The error names another one that the match has, or a regular expression that
+// cannot be compiled.
 func New(in *networking.HTTPMatchRequest, elements bool) (*Match, error) {
 	for field, given := range map[string]bool{
 		"authority": in.GetAuthority() != nil, "scheme": in.GetScheme() != nil, "withoutHeaders": len(in.GetWithoutHeaders()) > 0,
