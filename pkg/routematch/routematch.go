@@ -1,5 +1,6 @@
 // Package routematch has the meaning of a route's match, an HTTPMatchRequest of Istio's API: Matches decides a request
-// by it, and Covers says whether one match takes every request that another would take.
+// by it, Covers says whether one match takes every request that another would take, and Disjoint whether it takes none
+// of them.
 package routematch
 
 import (
@@ -201,6 +202,35 @@ func (v value) covers(other value) bool {
 	}
 }
 
+// Disjoint reports whether no request matches both. It may be false although none does, of regular expressions.
+func (m *Match) Disjoint(other *Match) bool {
+	return m.path.disjoint(other.path, m.elements, other.elements) || m.method.disjoint(other.method, false, false) ||
+		disjointAny(m.headers, other.headers) || disjointAny(m.params, other.params)
+}
+
+func disjointAny(own, others map[string]value) bool {
+	for name, v := range own {
+		if other, given := others[name]; given && v.disjoint(other, false, false) {
+			return true
+		}
+	}
+	return false
+}
+
+// disjoint reports whether no text satisfies both; elements and otherElements are those of the matches.
+func (v value) disjoint(other value, elements, otherElements bool) bool {
+	switch {
+	case v.kind == exact:
+		return !other.matches(v.text, otherElements)
+	case other.kind == exact:
+		return !v.matches(other.text, elements)
+	case v.kind == prefix && other.kind == prefix:
+		return !strings.HasPrefix(v.text, other.text) && !strings.HasPrefix(other.text, v.text)
+	default:
+		return false
+	}
+}
+
 // String writes the conditions for people: `path /a/*, method GET, header X=1`; "everything" without any.
 func (m *Match) String() string {
 	var out []string
@@ -238,4 +268,26 @@ func (v value) String() string {
 	default:
 		return v.text
 	}
+}
+
+// Samples are parts of requests that the match may take or may miss by little: paths, a method if it wants one, the
+// headers and the query that it wants. Of regular expressions there is no sample but their text.
+func (m *Match) Samples() (paths []string, method string, header http.Header, query string) {
+	path := m.path.text
+	if m.path.kind == regex {
+		path = strings.TrimSuffix(path, ".*")
+	}
+	if strings.HasPrefix(path, "/") {
+		paths = []string{path, path + "x", path + "/", path + "/x", path[:max(1, len(path)-1)], strings.TrimSuffix(path, "/") + "/x/y"}
+	}
+	header = http.Header{}
+	for name, v := range m.headers {
+		header.Set(name, strings.TrimSuffix(v.text, ".*"))
+	}
+	var parts []string
+	for name, v := range m.params {
+		parts = append(parts, name+"="+strings.TrimSuffix(v.text, ".*"))
+	}
+	slices.Sort(parts)
+	return paths, m.method.text, header, strings.Join(parts, "&")
 }

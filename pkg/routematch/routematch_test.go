@@ -85,7 +85,8 @@ func TestNotRead(t *testing.T) {
 	}
 }
 
-// TestCovers checks random matches with random requests: what a match covers, it matches. And it covers what it should.
+// TestCovers checks random matches with random requests: what a match covers, it matches, and what it is disjoint of it
+// does not. And it covers what it should.
 func TestCovers(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	pick := func(list ...string) string { return list[random.IntN(len(list))] }
@@ -111,16 +112,25 @@ func TestCovers(t *testing.T) {
 		}
 		return read(t, m, random.IntN(2) == 0)
 	}
-	covered, refuted := 0, 0
+	covered, refuted, apart, together := 0, 0, 0, 0
 	for range 20000 {
 		a, b := drawn(), drawn()
-		covers := a.Covers(b)
+		covers, disjoint := a.Covers(b), a.Disjoint(b)
+		if disjoint {
+			apart++
+		}
 		if covers {
 			covered++
 		}
 		for range 20 {
 			r := routematch.Request{Method: pick("GET", "PUT"), Path: pick(append(texts, "/b", "/abc", "/a/b/c")...), Query: pick("", "q=1", "q=2"),
 				Header: http.Header{"H": {pick("1", "2")}}}
+			if b.Matches(r) && a.Matches(r) {
+				together++
+				if disjoint {
+					t.Fatalf("%s and %s are disjoint, and both match %+v", a, b, r)
+				}
+			}
 			if b.Matches(r) && !a.Matches(r) {
 				refuted++
 				if covers {
@@ -129,8 +139,8 @@ func TestCovers(t *testing.T) {
 			}
 		}
 	}
-	if covered < 1000 || refuted < 1000 {
-		t.Errorf("%d covered, %d requests are not", covered, refuted)
+	if covered < 1000 || refuted < 1000 || apart < 1000 || together < 1000 {
+		t.Errorf("%d covered, %d requests are not; %d disjoint, %d requests of both", covered, refuted, apart, together)
 	}
 	for _, pair := range [][2]*networking.HTTPMatchRequest{
 		{nil, {Uri: regex("/a")}}, {{Uri: prefix("/a")}, {Uri: prefix("/a/b"), Method: exact("GET")}}, {{Uri: regex("/.*")}, {Uri: exact("/a")}},

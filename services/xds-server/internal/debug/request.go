@@ -290,7 +290,7 @@ func (m *ruleMatch) place() string {
 func (m *ruleMatch) shown(because string) contract.RouteMatch {
 	route := describeOrigin(input.Origin{Key: m.route.Key, Source: m.route.Source})
 	route.Kind, _, _ = strings.Cut(route.Kind, ".")
-	return contract.RouteMatch{Route: route, Rule: m.rule + 1, Match: m.index + 1, RuleName: m.does.GetName(), Conditions: m.Match.String(),
+	return contract.RouteMatch{Route: route, Rule: m.rule + 1, Match: m.index + 1, RuleName: m.does.GetName(), Conditions: m.String(),
 		To: sendsTo(m.does), Because: because}
 }
 
