@@ -74,6 +74,17 @@ func TestMatches(t *testing.T) {
 	}
 }
 
+// TestElements: a prefix of the Gateway API takes whole elements of the path.
+func TestElements(t *testing.T) {
+	match := &networking.HTTPMatchRequest{Uri: prefix("/a")}
+	whole, text := read(t, match, true), read(t, match, false)
+	for path, want := range map[string]bool{"/a": true, "/a/": true, "/a/b": true, "/ab": false} {
+		if r := (routematch.Request{Path: path}); whole.Matches(r) != want || !text.Matches(r) {
+			t.Errorf("%s: %v and %v", path, whole.Matches(r), text.Matches(r))
+		}
+	}
+}
+
 func TestNotRead(t *testing.T) {
 	for _, m := range []*networking.HTTPMatchRequest{
 		{Authority: exact("a")}, {Scheme: exact("a")}, {WithoutHeaders: values("a", nil)}, {IgnoreUriCase: true}, {Uri: regex("(")},
