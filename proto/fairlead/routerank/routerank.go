@@ -115,6 +115,15 @@ func (r *Route) tail(out []byte, rule, index int) []byte {
 	return binary.BigEndian.AppendUint16(out, clamp16(index))
 }
 
+// Place returns the indices of the rule in its route and of the match in its rule, of a rank of Match; 0 if it is none.
+func Place(rank []byte) (rule, match int) {
+	if len(rank) < fixed {
+		return 0, 0
+	}
+	end := rank[len(rank)-4:]
+	return int(binary.BigEndian.Uint16(end)), int(binary.BigEndian.Uint16(end[2:]))
+}
+
 var kinds = []string{"HTTPRoute", "GRPCRoute", "TLSRoute", "TCPRoute", "UDPRoute"}
 
 func less8(n int) byte { return byte(math.MaxUint8 - min(max(n, 0), math.MaxUint8)) }

@@ -59,6 +59,9 @@ func TestOrder(t *testing.T) {
 		if got := routerank.Explain(otherHost, other, host, rank); got != "" {
 			t.Errorf("%+v before %+v: %q", order[i].match, order[i-1].match, got)
 		}
+		if rule, index := routerank.Place(rank); rule != order[i-1].Rule || index != order[i-1].Index {
+			t.Errorf("%+v is at %d, %d", order[i-1].match, rule, index)
+		}
 		if a, b := append(host, rank...), append(otherHost, other...); bytes.Compare(a, b) >= 0 {
 			t.Errorf("%+v has not the lesser rank than %+v", order[i-1].match, order[i].match)
 		}
@@ -84,6 +87,7 @@ func TestExplainReadsAnything(t *testing.T) {
 	r := routerank.Route{Namespace: "a", Name: "b", Kind: "HTTPRoute"}
 	whole := r.Of(&routerank.Match{})
 	for n := range whole {
+		routerank.Place(whole[:n])
 		for _, other := range [][]byte{whole, {0xff}, nil} {
 			routerank.Explain(nil, whole[:n], nil, other)
 			routerank.Explain(whole[:n], other, other, whole[:n])

@@ -31,6 +31,6 @@ func command() *cobra.Command {
 	cmd.SetOut(terminal.Safe(os.Stdout))
 	cmd.SetErr(terminal.Safe(os.Stderr))
 	cmd.CompletionOptions.DisableDefaultCmd = true
-	cmd.AddCommand(newValidate(), newAnalyze())
+	cmd.AddCommand(newValidate(), newAnalyze(), newMigrate())
 	return cmd
 }

@@ -128,6 +128,18 @@ func (p Program) JSON(ctx context.Context, o Options) ([]byte, error) {
 	return out.Bytes(), err
 }
 
+// MigrateGatewayAPI prints objects of the Gateway API that stand for those of files, and what stays on diagnostics.
+func (p Program) MigrateGatewayAPI(ctx context.Context, files []string, class string, out, diagnostics io.Writer) error {
+	said, exit, err := p.run(ctx, []string{"migrate-gateway-api", "--class=" + class}, files, out)
+	if exit > 0 {
+		return failure(strings.TrimSpace(said), exit)
+	}
+	if err == nil {
+		_, err = io.WriteString(diagnostics, said)
+	}
+	return err
+}
+
 // Validate prints verdicts about files of objects, as text or as JSON. Its error has the exit code of `fairlead
 // validate`.
 func (p Program) Validate(ctx context.Context, files []string, strict, asJSON bool, out io.Writer) error {

@@ -95,7 +95,7 @@ func found(words []string) (*cobra.Command, []string, error) {
 
 // exists returns an error unless there is a command of the words, and it has the flags.
 func exists(words []string) error {
-	cmd, rest, err := found(words)
+	cmd, rest, err := found(kindAndName(words))
 	if err != nil || cmd.DisableFlagParsing {
 		return err
 	}
@@ -113,7 +113,7 @@ func exists(words []string) error {
 
 // parses returns an error unless the command line takes the words.
 func parses(words []string) error {
-	cmd, rest, err := found(words)
+	cmd, rest, err := found(kindAndName(words))
 	if err != nil {
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -35,12 +36,24 @@ import (
 // Run runs a command line. process.Main takes the exit code from the error.
 func Run(ctx context.Context, env command.Env, args []string) error {
 	root := newRoot(env)
-	root.SetArgs(args)
+	root.SetArgs(kindAndName(args))
 	cmd, err := root.ExecuteContextC(ctx)
 	if way := inCluster[strings.TrimPrefix(cmd.CommandPath(), root.Name()+" ")]; way != "" && errors.Is(err, rundir.ErrNoMesh) {
 		return fmt.Errorf("%w; for a mesh in a cluster: %s", err, way)
 	}
 	return err
+}
+
+// kindAndName takes `describe KIND/NAME`, which kubectl's users write, for `describe KIND NAME`.
+func kindAndName(args []string) []string {
+	if len(args) < 2 || args[0] != "describe" {
+		return args
+	}
+	kind, name, found := strings.Cut(args[1], "/")
+	if !found {
+		return args
+	}
+	return slices.Concat([]string{args[0], kind, name}, args[2:])
 }
 
 // inCluster says what those do who have a mesh in a cluster, by the command that is for meshes on this machine.

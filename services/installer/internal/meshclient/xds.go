@@ -147,15 +147,8 @@ func (p *Proxy) AskUntil(ctx context.Context, path string, query url.Values, out
 			}
 			continue
 		}
-		if no := new(opsclient.StatusError); errors.As(err, &no) {
-			switch no.Code {
-			case http.StatusUnauthorized, http.StatusForbidden:
-				return fmt.Errorf("%s does not allow it: %w; use the token of the run directory, or name one of service account fairlead-admin with "+
-					"--token-file", s.process, err)
-			case http.StatusNotFound:
-			default:
-				return fmt.Errorf("%s: %w", s.process, err)
-			}
+		if err := s.final(err); err != nil {
+			return err
 		}
 		away = append(away, fmt.Errorf("%s: %w", s.process, err))
 	}
@@ -163,4 +156,46 @@ func (p *Proxy) AskUntil(ctx context.Context, path string, query url.Values, out
 		return nil
 	}
 	return fmt.Errorf("no xds-server knows proxy %q:\n  %w", p.Name(), errors.Join(away...))
+}
+
+// AskMesh reads a page about the mesh, which each xds-server answers alike, from the first one that does. A page that
+// an xds-server answers with 404 has the answer's error: no other one has it.
+func (m *Mesh) AskMesh(ctx context.Context, path string, query url.Values, out any) error {
+	servers, err := m.xdsServers(ctx, "")
+	if err != nil {
+		return err
+	}
+	var away []error
+	for _, s := range servers {
+		err := s.Ops.Get(ctx, path, query, out)
+		if err == nil {
+			return nil
+		}
+		if err := s.final(err); err != nil {
+			return err
+		}
+		if no := new(opsclient.StatusError); errors.As(err, &no) {
+			return fmt.Errorf("%s: %w", s.process, err)
+		}
+		away = append(away, fmt.Errorf("%s: %w", s.process, err))
+	}
+	return fmt.Errorf("no xds-server answers:\n  %w", errors.Join(away...))
+}
+
+// final returns the error to end with if asking another xds-server is of no use; nil if this one does not know, or
+// cannot be reached.
+func (s Server) final(err error) error {
+	no := new(opsclient.StatusError)
+	if !errors.As(err, &no) {
+		return nil
+	}
+	switch no.Code {
+	case http.StatusUnauthorized, http.StatusForbidden:
+		return fmt.Errorf("%s does not allow it: %w; use the token of the run directory, or name one of service account fairlead-admin with "+
+			"--token-file", s.process, err)
+	case http.StatusNotFound:
+		return nil
+	default:
+		return fmt.Errorf("%s: %w", s.process, err)
+	}
 }

@@ -42,6 +42,10 @@ func Register(mux Mux, wrap func(func(*http.Request) (any, error)) http.Handler,
 		wrap(d.resources))
 	mux.Debug("/debug/why", "what a resource was made from: ?proxy=<node id or name.namespace>&name=<resource, or host[:port]>[&type=]",
 		wrap(d.why))
+	mux.Debug("/debug/request",
+		"which rule of the Gateway API answers a request: ?gateway=<namespace>/<name>&url=[http[s]://]<host>[:port][/path][&method=]"+
+			"[&header=<name>: <value>]",
+		wrap(d.request))
 }
 
 type pages struct {

@@ -198,6 +198,11 @@ func (s *Snapshot) GatewayListeners(namespace string, labels map[string]string) 
 	})
 }
 
+// ListenersOf returns the own listeners of a Gateway of the Gateway API; nil if it has none that are served.
+func (s *Snapshot) ListenersOf(namespace, name string) *GatewayListeners {
+	return lookup[*GatewayListeners](s, Key{KindGatewayListeners, namespace, name})
+}
+
 // GatewayListenersTopics names the answers of GatewayListeners.
 func GatewayListenersTopics(namespace string, labels map[string]string) []Topic {
 	var topics []Topic

@@ -126,6 +126,9 @@ const (
 	RegistryUnknown       Code = "RegistryUnknown"
 	GatewayAPIOld         Code = "GatewayAPIOld"
 
+	AttachedRouteUnreachable Code = "AttachedRouteUnreachable"
+	AttachedRouteTakes       Code = "AttachedRouteTakes"
+
 	DiscoverySelectsNothing Code = "DiscoverySelectsNothing"
 
 	EnvoyFilterInternals   Code = "EnvoyFilterInternals"

@@ -262,6 +262,12 @@ var OfWholeMesh = []Description{
 		"Without another one that does, nothing outside the root namespace is in the mesh."},
 	{GatewayAPIOld, Warning, "IST0176", nil, "A CRD of the Gateway API is older than Istio of this version expects.",
 		"Its objects may be read otherwise than meant."},
+	{AttachedRouteUnreachable, Warning, "", nil,
+		"A rule of the Gateway API that comes before it takes all that a match of an HTTPRoute or GRPCRoute matches.",
+		"The match is never used for the host."},
+	{AttachedRouteTakes, Info, "", nil,
+		"An HTTPRoute or GRPCRoute of a file takes a host, or a part of its requests, from a route that is not of that file.",
+		"The other route gets these requests no more once the file is applied."},
 
 	{EnvoyFilterInternals, Info, "IST0133", nil, "An EnvoyFilter depends on how proxies are configured inside.",
 		"It may stop working with another version."},

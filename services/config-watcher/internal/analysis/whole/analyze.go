@@ -35,7 +35,7 @@ var checks = []func(*run){
 	checkGatewayPorts, checkSharedCertificates, checkCertificateDates,
 	checkSelectors, checkSelectorConflicts, checkTelemetryProviders, checkReach,
 	checkEntryAddresses, checkEntryProtocols, checkNetworks, checkMeshNetworks, checkDiscovery,
-	checkPatches, checkConditions, checkJWKS, checkGatewayAPI,
+	checkPatches, checkConditions, checkJWKS, checkGatewayAPI, checkAttachedRoutes,
 	checkSources, checkEnforcement, checkClaimRoutes,
 }
 

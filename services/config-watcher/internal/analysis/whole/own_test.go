@@ -125,6 +125,11 @@ func TestOwnCodes(t *testing.T) {
 		"of a port": {web + strict +
 			rule("web", "trafficPolicy: {portLevelSettings: [{port: {number: 80}, tls: {mode: DISABLE}}]}"),
 			[]string{"MutualTLSMismatch spec.trafficPolicy.portLevelSettings[0].tls"}},
+		"a rule of the Gateway API twice": {`{apiVersion: gateway.networking.k8s.io/v1, kind: Gateway, metadata: {name: g, namespace: shop},
+spec: {gatewayClassName: istio, listeners: [{name: l, port: 80, protocol: HTTP}]}}
+---
+{apiVersion: gateway.networking.k8s.io/v1, kind: HTTPRoute, metadata: {name: r, namespace: shop}, spec: {parentRefs: [{name: g}], rules: [{}, {}]}}
+`, []string{"AttachedRouteUnreachable spec.rules[1].matches[0]"}},
 		"of a subset that selects nobody": {web + strict +
 			rule("web", "subsets: [{name: v, labels: {app: web, version: v9}, trafficPolicy: {tls: {mode: DISABLE}}}]"),
 			[]string{"SubsetSelectsNothing spec.subsets[0].labels"}},

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"fairlead.dev/services/config-watcher/internal/analysis/finding"
+	"fairlead.dev/services/config-watcher/internal/analysis/routeorder"
 	"fairlead.dev/services/config-watcher/internal/manifest"
 	"fairlead.dev/services/config-watcher/internal/object"
 )
@@ -80,6 +81,20 @@ func checkGatewayAPI(r *run) {
 			r.report(o, finding.GatewayAPIOld, manifest.Field("metadata.annotations", name), bundle, "is older than "+minimumGatewayAPI.String(),
 				"apply the CRDs of a newer bundle")
 		}
+	}
+}
+
+// checkAttachedRoutes finds matches of the Gateway API that are never reached, and what routes of files take from
+// others.
+func checkAttachedRoutes(r *run) {
+	var objects []routeorder.Object
+	for _, o := range r.objects {
+		if o.Valid != nil && routeorder.Reads(o.Key) {
+			objects = append(objects, routeorder.Object{Object: o.Valid, File: o.doc.File})
+		}
+	}
+	for _, f := range routeorder.Analyze(routeorder.Config{Domain: r.cfg.Domain, Now: r.cfg.Now}, objects) {
+		r.report(r.objects[f.Key], f.Code, f.Field, nil, f.Reason, f.Remedy)
 	}
 }
 

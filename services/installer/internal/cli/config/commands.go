@@ -12,6 +12,6 @@ import (
 // Commands are the commands of this group.
 func Commands(env command.Env, flags *meshflags.Flags) []*cobra.Command {
 	return []*cobra.Command{
-		newConfig(env, flags), newValidate(env), newAnalyze(env), newWait(flags),
+		newConfig(env, flags), newValidate(env), newAnalyze(env), newWait(flags), newMigrate(env),
 	}
 }

@@ -9,13 +9,14 @@ import (
 	"fairlead.dev/services/installer/internal/cli/command"
 	"fairlead.dev/services/installer/internal/cli/meshflags"
 	"fairlead.dev/services/installer/internal/cli/output"
+	"fairlead.dev/services/installer/internal/describe/answering"
 	"fairlead.dev/services/installer/internal/describe/gather"
 	"fairlead.dev/services/installer/internal/structured"
 )
 
 func newDescribe(env command.Env, flags *meshflags.Flags) *cobra.Command {
-	return command.Group("describe", "Show what of the mesh concerns a Pod or a Service, and what is wrong with it",
-		newDescribeKind(env, flags, "pod", "po", "pods"), newDescribeKind(env, flags, "service", "svc", "services"))
+	return command.Group("describe", "Show what of the mesh concerns a Pod or a Service, and what is wrong with it; who answers at a Gateway",
+		newDescribeKind(env, flags, "pod", "po", "pods"), newDescribeKind(env, flags, "service", "svc", "services"), newDescribeGateway(flags))
 }
 
 func newDescribeKind(env command.Env, flags *meshflags.Flags, kind string, aliases ...string) *cobra.Command {
@@ -58,6 +59,43 @@ Exit code 0, whatever is found; 1 if there is no such Pod or Service. What canno
 	flags.AddNamespace(cmd, &cfg.Namespace, "namespace, if NAME does not say (default \"default\")")
 	fs.StringVar(&cfg.From, "from", "", "proxy whose view of the rules is shown, NAME.NAMESPACE or the beginning of one")
 	fs.StringVar(&binDir, "bin-dir", "", "directory of the programs (default: that of fairlead)")
+	output.Flag(cmd, out)
+	flags.AddServers(fs)
+	flags.AddCluster(cmd)
+	return cmd
+}
+
+func newDescribeGateway(flags *meshflags.Flags) *cobra.Command {
+	var r answering.Request
+	out := output.New("json", "yaml")
+	cmd := &cobra.Command{
+		Use:     "gateway NAME[.NAMESPACE] --request \"METHOD HOST/PATH\"",
+		Aliases: []string{"gtw", "gateways"},
+		Short:   "Show which rule of the Gateway API answers a request at a Gateway, and why no other does",
+		Long: `Show which rule of which HTTPRoute or GRPCRoute answers a request at a Gateway of the Gateway API, as xds-server serves it. Then come the rules that
+match the request too, and by which step of the order they come later; and those for the same domain that no request ever reaches, because others take
+all that they would take. HOST may have a scheme and a port; without, the port 80 is meant if the Gateway has it, else 443, else its only one.
+
+Exit code 0, whoever answers; 1 if the mesh serves no such Gateway.`,
+		Example: `  fairlead describe gateway/shop.infra --request "GET shop.example.com/cart"
+  fairlead describe gateway shop -n infra --request "POST https://shop.example.com/cart?beta=1" --header "x-user: 7" -o json`,
+		Args: command.Args(cobra.ExactArgs(1)),
+		RunE: func(cmd *cobra.Command, a []string) error {
+			r.Gateway = a[0]
+			answer, err := answering.Ask(cmd.Context(), flags.Mesh(cmd), r)
+			switch {
+			case err != nil:
+				return err
+			case out.Value != "":
+				return structured.Print(cmd.OutOrStdout(), out.Value, answer)
+			}
+			return answering.Print(cmd.OutOrStdout(), answer)
+		},
+	}
+	fs := cmd.Flags()
+	flags.AddNamespace(cmd, &r.Namespace, "namespace, if NAME does not say (default \"default\")")
+	fs.StringVar(&r.Line, "request", "", "request, \"METHOD HOST/PATH\"; required")
+	fs.StringArrayVar(&r.Headers, "header", nil, "header of the request, \"NAME: VALUE\"; may be repeated")
 	output.Flag(cmd, out)
 	flags.AddServers(fs)
 	flags.AddCluster(cmd)
