@@ -389,7 +389,7 @@ conformance-page: ## docs/reference/gateway-api.md, of the reports that `make co
 MULTI = $(RUN_DIR)/multicluster
 MULTI_IMAGES = $(patsubst %,$(BIN)/%.tar,$(filter-out node-agent,$(SERVICES)) injector keeper gateways proxy cluster/helloworld-v1 cluster/helloworld-v2 cluster/curl $(BOOKINFO_IMAGES:%=cluster/bookinfo-%))
 multicluster: IMAGE_TAG = dev
-multicluster: cluster-needs images cluster-tests ## two Kubernetes clusters with a link, each with a mesh as Istio's guides install it: multi-primary and primary-remote on two networks and on one, LONG=1: both injectors of primary-remote, failover, a gateway that is killed, an API server that is away; RUN=PATTERN: tests by name; needs root
+multicluster: cluster-needs images cluster-tests ## two Kubernetes clusters with a link, each with a mesh as Istio's guides install it: multi-primary and primary-remote on two networks and on one, LONG=1: failover, a gateway that is killed, an API server that is away; RUN=PATTERN: tests by name; needs root
 	@$(MAKE) --no-print-directory sample-images
 	@trap '$(MAKE) --no-print-directory -C $(CURDIR) multicluster-down' EXIT; trap 'exit 130' INT TERM; set -e; rm -rf $(RUN_DIR)/multicluster-logs; \
 	export CLUSTER_BEGAN=$$(date +%s); dir=$(abspath $(MULTI)); $(KUBE); export KUBE_BIN; \

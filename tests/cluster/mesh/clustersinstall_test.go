@@ -73,22 +73,18 @@ func (p *pair) multiPrimary(t *testing.T, s *steps) {
 
 // TestClustersWithARemote installs primary-remote by Istio's guide and files, on one network and on two, and verifies
 // it as Istio does: the control plane of the first cluster serves the second, at the first's gateway. Pods of the
-// second are injected by an injector there, or by that of the first, as Istio's guide has it. LONG=1 has both for each
-// network.
+// second are injected by an injector there, or by that of the first, as Istio's guide has it.
 func TestClustersWithARemote(t *testing.T) {
 	for _, c := range []struct {
-		name               string
-		pods, path, always bool
+		name       string
+		pods, path bool
 	}{
-		{"on one network with the primary's injector", true, true, true},
-		{"on two networks with an injector of its own", false, false, true},
-		{"on one network with an injector of its own", true, false, false},
-		{"on two networks with the primary's injector", false, true, false},
+		{"on one network with the primary's injector", true, true},
+		{"on two networks with an injector of its own", false, false},
+		{"on one network with an injector of its own", true, false},
+		{"on two networks with the primary's injector", false, true},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if !c.always && !long() {
-				t.Skip("LONG=1 runs it")
-			}
 			p := both(t, c.pods)
 			s := &steps{began: time.Now(), last: time.Now()}
 			p.primaryRemote(t, s, c.path)

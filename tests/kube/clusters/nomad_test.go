@@ -84,7 +84,7 @@ func (m *mesh) agentOf(t *testing.T, token string) {
 	secrets, state := filepath.Join(m.dir, "secrets"), filepath.Join(m.dir, "agent")
 	testkit.NoError(t, os.Mkdir(secrets, 0o700))
 	file, status := filepath.Join(secrets, "nomad_fairlead.jwt"), testkit.FreeAddress(t)
-	ip := status.Addr().String() // others may run an Envoy, too
+	ip := status.Addr().String() // an address for this Envoy alone: another one on the machine may have the same ports
 	testkit.WriteFile(t, file, []byte(token))
 	log := m.log("agent")
 	var p *process.Process

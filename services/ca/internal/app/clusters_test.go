@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/x509"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -224,6 +225,12 @@ func TestAccountsOfARemoteClusterAreNotAskedFor(t *testing.T) {
 	o := defaults(t, issuer)
 	o.Kubernetes, o.JWKSFile, o.Issuer, o.AdminJWKSFile = true, "", "", ""
 	h := startIn(t, issuer, o, deps{Cluster: clusterOf(t, api, issuer)})
+	testkit.Eventually(t, testkit.Patience, func() error { // the ca refuses all requests before it has read the cluster
+		if code := h.get("/readyz", "", nil); code != http.StatusOK {
+			return fmt.Errorf("/readyz answers %d", code)
+		}
+		return nil
+	})
 	token := testkit.Must(east.Pod("shop", "web", "web-0", contract.TokenAudience, time.Hour))(t)
 	got := h.mustCreate(as(t.Context(), token), h.dial(nil), 0)
 	h.mustCreate(t.Context(), h.dial(got.tls()), 0)
@@ -237,7 +244,7 @@ func TestAccountsOfARemoteClusterAreNotAskedFor(t *testing.T) {
 	}
 	var page caapi.RemoteClusters
 	admin := issuer.Token(contract.SystemNamespace, contract.AdminAccount, contract.AdminAudience)
-	if code := h.get(caapi.ClustersPath, admin, &page); code != 200 ||
+	if code := h.get(caapi.ClustersPath, admin, &page); code != http.StatusOK ||
 		len(page.Clusters) != 1 || page.Clusters[0].State != caapi.ClusterTrusted || len(page.Clusters[0].Keys) != 1 {
 		t.Errorf("HTTP %d, page %+v", code, page)
 	}
