@@ -11,9 +11,9 @@
 package cacerts
 
 import (
+	"bytes"
 	"cmp"
 	"context"
-	"crypto/sha256"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -65,7 +65,7 @@ type Issuer struct {
 	// pending are roots of a set that waits for them, which are announced.
 	pending []*x509.Certificate
 	// served says what the Signer signs with, and crl has the last good lists.
-	served string
+	served *held.Authority
 	crl    []byte
 
 	mu      sync.Mutex
@@ -236,15 +236,7 @@ func (i *Issuer) revoked(f *files, now time.Time) ([][]byte, error) {
 
 // serve signs with the authority from now on, unless it does already.
 func (i *Issuer) serve(a held.Authority) {
-	digest := sha256.New()
-	for _, c := range slices.Concat([]*x509.Certificate{a.Certificate}, a.Chain, a.Roots) {
-		digest.Write(c.Raw)
-	}
-	for _, list := range a.CRLs {
-		digest.Write(list)
-	}
-	key := string(digest.Sum(nil))
-	if key == i.served {
+	if i.served != nil && same(i.served, &a) {
 		return
 	}
 	s, err := held.NewIssuer(a)
@@ -252,7 +244,7 @@ func (i *Issuer) serve(a held.Authority) {
 		i.deps.Log.Error("plugged-in CA cannot sign", "error", err)
 		return
 	}
-	i.served = key
+	i.served = &a
 	i.rotating.Set(s)
 	valid, _ := s.Authorities()
 	i.deps.Log.Info("signing with the plugged-in CA", "certificate", a.Certificate.Subject.String(), "serial",
@@ -261,6 +253,12 @@ func (i *Issuer) serve(a held.Authority) {
 	for _, note := range i.current.notes {
 		i.deps.Log.Warn("part of the plugged-in CA is not used", "reason", note)
 	}
+}
+
+// same reports whether two authorities have the same certificates in the same places, and the same lists.
+func same(a, b *held.Authority) bool {
+	return a.Certificate.Equal(b.Certificate) && slices.EqualFunc(a.Chain, b.Chain, (*x509.Certificate).Equal) &&
+		slices.EqualFunc(a.Roots, b.Roots, (*x509.Certificate).Equal) && slices.EqualFunc(a.CRLs, b.CRLs, bytes.Equal)
 }
 
 // report keeps the problem, and logs one that is new.

@@ -253,6 +253,22 @@ func TestARenewedRootIsTrusted(t *testing.T) {
 	}
 }
 
+// A certificate that was a root is an intermediate in the next set: the certificates are the same in other places.
+func TestARootBecomesAnIntermediate(t *testing.T) {
+	p := newPlug(t)
+	dir := t.TempDir()
+	mount(t, dir, p.istio(t).with(texts{
+		"cert-chain.pem": catest.Certs(p.issuing), "root-cert.pem": catest.Certs(p.middle, p.root),
+	}))
+	i, _ := newIssuer(t, dir, Mesh{})
+	testkit.NoError(t, issuedBy(t, i, p.issuing, p.middle.Cert))
+
+	mount(t, dir, p.istio(t))
+	i.reload()
+	testkit.NoError(t, rootsAre(i, p.root))
+	testkit.NoError(t, issuedBy(t, i, p.issuing, p.root.Cert))
+}
+
 func TestExpiresSoon(t *testing.T) {
 	p := newPlug(t)
 	soon := catest.NewCA(t, p.middle, catest.Key(t), catest.Valid(time.Now().Add(-10*time.Hour), time.Now().Add(90*time.Minute)))
