@@ -189,6 +189,10 @@ func (b *Builder) valuesOf(in Input, names gatewaydeploy.Names) (tree.Map, error
 		"autoscaleEnabled": in.asks(gatewaydeploy.AutoscalerKey), "autoscaleMin": 1, "autoscaleMax": gatewaydeploy.MaxReplicas,
 		"global": tree.Map{"defaultPodDisruptionBudget": tree.Map{"enabled": in.asks(gatewaydeploy.BudgetKey)}},
 	}
+	// As in Istio, the installation's resources of proxies are those of gateways.
+	if resources := tree.GetMap(b.values, "global", "proxy", "resources"); len(resources) > 0 {
+		over["resources"] = resources
+	}
 	if network := gatewaydeploy.InfrastructureLabels(in.Gateway, gatewaydeploy.Pod)["topology.istio.io/network"]; network != "" {
 		tree.Put(over, network, "global", "network")
 	}

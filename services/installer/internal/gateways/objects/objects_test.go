@@ -28,6 +28,22 @@ meshConfig: {trustDomain: cluster.local}
 
 func build(t *testing.T, gw *gatewayv1.Gateway, overlays ...map[string]string) []objects.Object {
 	t.Helper()
+	return buildWith(t, values, gw, overlays...)
+}
+
+// deploymentOf returns the Deployment of the objects.
+func deploymentOf(t *testing.T, made []objects.Object) (d appsv1.Deployment) {
+	t.Helper()
+	for _, o := range made {
+		if o.Kind.Kind == "Deployment" {
+			testkit.NoError(t, runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &d))
+		}
+	}
+	return d
+}
+
+func buildWith(t *testing.T, values string, gw *gatewayv1.Gateway, overlays ...map[string]string) []objects.Object {
+	t.Helper()
 	b, err := objects.NewBuilder([]byte(values), "")
 	testkit.NoError(t, err)
 	out, err := b.Build(
@@ -80,18 +96,21 @@ func TestObjects(t *testing.T) {
 }
 
 func TestEveryRequestIsOfAContainerThatIsTheGateways(t *testing.T) {
-	var d appsv1.Deployment
-	for _, o := range build(t, named(strings.Repeat("a", 253), gatewayv1.Listener{Name: "a", Port: 80, Protocol: "HTTP"})) {
-		if o.Kind.Kind == "Deployment" {
-			testkit.NoError(t, runtime.DefaultUnstructuredConverter.FromUnstructured(o.Object, &d))
-		}
-	}
+	d := deploymentOf(t, build(t, named(strings.Repeat("a", 253), gatewayv1.Listener{Name: "a", Port: 80, Protocol: "HTTP"})))
 	if len(d.Name) > 63 || d.Spec.Template.Labels[gatewaydeploy.NameLabel] != d.Spec.Selector.MatchLabels[gatewaydeploy.NameLabel] ||
 		len(d.Spec.Selector.MatchLabels) != 1 {
 		t.Errorf("%s selects %v of %v", d.Name, d.Spec.Selector.MatchLabels, d.Spec.Template.Labels)
 	}
 	if d.Spec.Strategy.RollingUpdate.MaxUnavailable.IntValue() != 0 {
 		t.Errorf("an update ends Pods before there are others: %v", d.Spec.Strategy)
+	}
+}
+
+func TestResourcesOfProxiesAreThoseOfGateways(t *testing.T) {
+	d := deploymentOf(t, buildWith(t, "global: {istioNamespace: istio-system, proxy: {resources: {requests: {cpu: 10m}}}}", named("web")))
+	requests := d.Spec.Template.Spec.Containers[0].Resources.Requests
+	if requests.Cpu().String() != "10m" || requests.Memory().String() != "128Mi" {
+		t.Errorf("requests are %v, wanted 10m CPU of the installation and 128Mi memory of the chart", requests)
 	}
 }
 
