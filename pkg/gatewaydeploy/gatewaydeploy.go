@@ -1,7 +1,7 @@
-// Package gatewaydeploy says what the Gateways of Kubernetes' Gateway API are deployed as: Wanted which of them, Name
-// and Ports with which names and ports, Check which overlays are allowed. It reads and writes nothing.
-// fairlead-gateways makes the objects by it, and config-watcher tells by it in a Gateway's status whether they can be
-// made.
+// Package gatewaydeploy says what the Gateways of Kubernetes' Gateway API are deployed as: Classes and Controllers
+// which are the mesh's, Wanted which of them, Name and Ports with which names and ports, Check which overlays are
+// allowed. It reads and writes nothing. fairlead-gateways makes the objects by it, and config-watcher tells by it in a
+// Gateway's status whether they can be made.
 package gatewaydeploy
 
 import (
@@ -15,27 +15,11 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/validation"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 	"sigs.k8s.io/yaml"
 )
-
-// Names of GatewayClasses by their controllers. Istio's name of a controller means this one, so that Istio's Gateways
-// need no change.
-const (
-	// IstioController and FairleadController are those whose Gateways are deployed.
-	IstioController    gatewayv1.GatewayController = "istio.io/gateway-controller"
-	FairleadController gatewayv1.GatewayController = "fairlead.dev/gateway-controller"
-	// UnmanagedController is that of Gateways elsewhere, of class istio-remote: nothing is made for them.
-	UnmanagedController gatewayv1.GatewayController = "istio.io/unmanaged-gateway"
-)
-
-// Classes are the GatewayClasses that a mesh has, with their controllers.
-func Classes() map[string]gatewayv1.GatewayController {
-	return map[string]gatewayv1.GatewayController{
-		"istio": IstioController, "fairlead": FairleadController, "istio-remote": UnmanagedController,
-	}
-}
 
 // Labels and annotations, in Istio's and the Gateway API's words.
 const (
@@ -61,11 +45,6 @@ const StatusPort = 15021
 
 // maxName is the longest name of a Service, and the longest value of a label.
 const maxName = 63
-
-// Managed reports whether Gateways of a class with this controllerName are deployed.
-func Managed(controller gatewayv1.GatewayController) bool {
-	return controller == IstioController || controller == FairleadController
-}
 
 // ManagedValue is the value of ManagedLabel by a class's controllerName.
 func ManagedValue(controller gatewayv1.GatewayController) string {
@@ -198,6 +177,26 @@ func Parameters(gw *gatewayv1.Gateway) (string, error) {
 		)
 	}
 	return ref.Name, nil
+}
+
+// ConfigMaps are those with a Gateway's overlays, in the order in which they are laid on: defaults, if that is not the
+// zero name, and the Gateway's own. CheckGateway has passed the Gateway.
+func ConfigMaps(gw *gatewayv1.Gateway, defaults types.NamespacedName) (out []types.NamespacedName) {
+	if defaults != (types.NamespacedName{}) {
+		out = append(out, defaults)
+	}
+	if own, err := Parameters(gw); err == nil && own != "" {
+		out = append(out, types.NamespacedName{Namespace: gw.Namespace, Name: own})
+	}
+	return out
+}
+
+// CheckConfigMap judges one of ConfigMaps by its name as Check does; found is false if it is not there.
+func CheckConfigMap(name types.NamespacedName, data map[string]string, found bool) error {
+	if !found {
+		return fmt.Errorf("spec.infrastructure.parametersRef: there is no ConfigMap %s; create it, or remove the reference", name)
+	}
+	return Check("ConfigMap "+name.String(), data)
 }
 
 // Allows reports whether a Gateway takes the listeners of ListenerSets of a namespace with these labels.

@@ -81,18 +81,6 @@ const GroupGatewayAPI = "gateway.networking.k8s.io"
 // GatewayAPIKind is the kind, in resource keys, of an object of the Gateway API.
 func GatewayAPIKind(kind string) string { return kind + "." + GroupGatewayAPI }
 
-// Controllers, in spec.controllerName, of the GatewayClasses whose Gateways are the mesh's.
-const (
-	// GatewayControllerIstio and GatewayControllerFairlead are those of Gateways that get workloads.
-	GatewayControllerIstio    = "istio.io/gateway-controller"
-	GatewayControllerFairlead = "fairlead.dev/gateway-controller"
-	// GatewayControllerUnmanaged is that of Gateways whose workloads are elsewhere, such as in another cluster.
-	GatewayControllerUnmanaged = "istio.io/unmanaged-gateway"
-)
-
-// GatewayControllers are all of them.
-var GatewayControllers = []string{GatewayControllerIstio, GatewayControllerFairlead, GatewayControllerUnmanaged}
-
 // GatewayNameLabel is on the workloads of a Gateway of the Gateway API that was made for it, with its name.
 const GatewayNameLabel = GroupGatewayAPI + "/gateway-name"
 

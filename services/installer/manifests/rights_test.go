@@ -103,6 +103,7 @@ func TestRightsOfServices(t *testing.T) {
 				"update leases.coordination.k8s.io fairlead-config-watcher-status in istio-system": true,
 				// Classes select no controller but the mesh's, and are given no rights by anybody.
 				"create gatewayclasses.gateway.networking.k8s.io in every namespace": true,
+				"create xmeshes.gateway.networking.x-k8s.io in every namespace":      true,
 			}
 			bindings := "rolebindings.rbac.authorization.k8s.io fairlead-config-watcher-credentials,fairlead-config-watcher-registration in every " +
 				"namespace"
@@ -123,7 +124,7 @@ func TestRightsOfServices(t *testing.T) {
 			// Whoever makes Deployments everywhere may run any Pod: a policy bounds what this account makes, which
 			// TestAStolenTokenMakesNothingButGateways of tests/kube/gateways holds.
 			deploys := map[string]bool{
-				"create gatewayclasses.gateway.networking.k8s.io in every namespace": true, "create events. in every namespace": true,
+				"create events. in every namespace":                                   true,
 				"create leases.coordination.k8s.io in istio-system":                   true,
 				"update leases.coordination.k8s.io fairlead-gateways in istio-system": true,
 			}

@@ -22,25 +22,12 @@ func overlaid(name string, data map[string]string) string {
 		"infrastructure: {parametersRef: {group: '', kind: ConfigMap, name: %s}}, listeners: [{name: http, port: 80, protocol: HTTP}]}", name))
 }
 
-// TestWhoeverWritesGatewaysGetsNoPodWithOtherRights: of somebody who may write Gateways and ConfigMaps of a namespace,
-// nothing is made that asks for more, and what runs stays.
-func TestWhoeverWritesGatewaysGetsNoPodWithOtherRights(t *testing.T) {
-	t.Parallel()
-	r := newRig(t)
-	r.start()
-	user := r.User(t, "attacker")
-	r.Grant(t, kubeapi.UserSubject("attacker"), kubeapi.Rule("gateway.networking.k8s.io", []string{"gateways"}, "get", "create", "patch"),
-		kubeapi.Rule("", []string{"configmaps"}, "get", "create", "patch"))
-	apply := func(documents string) {
-		t.Helper()
-		objects, err := kubeapi.Decode([]byte(documents))
-		testkit.NoError(t, err)
-		testkit.Eventually(t, patience, func() error { return kubeapi.Apply(t.Context(), kubeapi.Load(t, user), objects...) })
-	}
+// refusedOverlays are overlays that ask for what nobody gets, by the name of a Gateway.
+func refusedOverlays() map[string]map[string]string {
 	pod := func(text string) map[string]string {
 		return map[string]string{"deployment": "spec: {template: {spec: " + text + "}}"}
 	}
-	tries := map[string]map[string]string{
+	return map[string]map[string]string{
 		"hostnetwork": pod(
 			"{hostNetwork: true}",
 		), "account": pod("{serviceAccountName: default}"), "volume": pod("{volumes: [{name: a, secret: {secretName: a}}]}"),
@@ -58,6 +45,24 @@ func TestWhoeverWritesGatewaysGetsNoPodWithOtherRights(t *testing.T) {
 		"secrets": {"serviceAccount": "secrets: [{name: a}]"}, "role": {"clusterRole": "rules: []"},
 		"config": {"deployment": "spec: {template: {metadata: {annotations: {proxy.istio.io/config: a}}}}"},
 	}
+}
+
+// TestWhoeverWritesGatewaysGetsNoPodWithOtherRights: of somebody who may write Gateways and ConfigMaps of a namespace,
+// nothing is made that asks for more, and what runs stays.
+func TestWhoeverWritesGatewaysGetsNoPodWithOtherRights(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.start()
+	user := r.User(t, "attacker")
+	r.Grant(t, kubeapi.UserSubject("attacker"), kubeapi.Rule("gateway.networking.k8s.io", []string{"gateways"}, "get", "create", "patch"),
+		kubeapi.Rule("", []string{"configmaps"}, "get", "create", "patch"))
+	apply := func(documents string) {
+		t.Helper()
+		objects, err := kubeapi.Decode([]byte(documents))
+		testkit.NoError(t, err)
+		testkit.Eventually(t, patience, func() error { return kubeapi.Apply(t.Context(), kubeapi.Load(t, user), objects...) })
+	}
+	tries := refusedOverlays()
 	for name, data := range tries {
 		apply(overlaid(name, data))
 	}

@@ -22,14 +22,6 @@ func TestAGatewayHasWhatItNeeds(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	d := r.start()
-	for _, class := range []string{"istio", "fairlead", "istio-remote"} {
-		testkit.Eventually(t, patience, func() error {
-			if r.get("GatewayClass", "", class) == nil {
-				return fmt.Errorf("there is no GatewayClass %s", class)
-			}
-			return nil
-		})
-	}
 	long := strings.Repeat("a", 253)
 	r.Apply(
 		t,
@@ -218,7 +210,7 @@ metadata: {namespace: team-a, name: pay-istio, labels: {gateway.istio.io/managed
 func TestDefinitionsMayComeLater(t *testing.T) {
 	t.Parallel()
 	r := &rig{Server: kubeapi.Start(t, kubeapi.Options{}), t: t}
-	objects, err := kubeapi.Decode([]byte(r.fairlead("manifest", "generate", "--set", "profile=minimal")))
+	objects, err := kubeapi.Decode([]byte(r.fairlead("manifest", "generate", "--set", "profile=minimal", "--set", "values.base.enableGatewayAPICRDs=true")))
 	testkit.NoError(t, err)
 	for _, o := range objects {
 		if !strings.HasSuffix(o.GetName(), ".gateway.networking.k8s.io") {
@@ -235,6 +227,7 @@ func TestDefinitionsMayComeLater(t *testing.T) {
 		}
 	}
 	r.Established(t, definitions...)
+	r.classes()
 	r.Apply(t, gateway(apart, "web", "", ""))
 	r.has(apart, "web-istio", standard...)
 	if n := d.metric(t, "fairlead_gateways_watch_failures_total"); n != 0 {

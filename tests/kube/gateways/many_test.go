@@ -95,7 +95,7 @@ func TestAHundredGateways(t *testing.T) {
 func TestRevisionsDeployTheirOwn(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	r.Apply(t, r.fairlead("manifest", "generate", "--set", "profile=minimal", "--set", "revision=canary"))
+	r.Apply(t, r.fairlead("manifest", "generate", "--set", "profile=minimal", "--set", "values.base.enableGatewayAPICRDs=true", "--set", "revision=canary"))
 	r.namespace("of-canary", map[string]string{"istio.io/rev": "canary"})
 	r.namespace("of-tag", map[string]string{"istio.io/rev": "prod"})
 	r.start()

@@ -56,9 +56,20 @@ type rig struct {
 func newRig(t *testing.T) *rig {
 	t.Helper()
 	r := &rig{Server: kubeapi.Start(t, kubeapi.Options{}), t: t}
-	r.Apply(t, r.fairlead("manifest", "generate", "--set", "profile=minimal"))
+	r.Apply(t, r.fairlead("manifest", "generate", "--set", "profile=minimal", "--set", "values.base.enableGatewayAPICRDs=true"))
+	r.classes()
 	r.prepare()
 	return r
+}
+
+// classes makes the GatewayClasses, as config-watcher does.
+func (r *rig) classes() {
+	r.t.Helper()
+	for name, controller := range map[string]string{"istio": "istio.io/gateway-controller", "fairlead": "fairlead.dev/gateway-controller",
+		"istio-remote": "istio.io/unmanaged-gateway"} {
+		r.Apply(r.t, fmt.Sprintf("{apiVersion: gateway.networking.k8s.io/v1, kind: GatewayClass, metadata: {name: %s}, "+
+			"spec: {controllerName: %s}}", name, controller))
+	}
 }
 
 func (r *rig) prepare() {

@@ -190,19 +190,21 @@ func (s *Server) wire(ctx context.Context, d deps) error {
 	if err != nil {
 		return err
 	}
-	sinks, few, err := s.statusSinks(from, registrar, sets)
+	owner := status.NewOwner(s.cfg.IstioRevision)
+	sinks, few, err := s.statusSinks(from, registrar, sets, owner)
 	if err != nil {
 		return err
 	}
 	statuses := status.NewTracker(status.Config{
 		Domain: cfg.DomainSuffix, Revisions: s.revisions, Fleet: proxies, Credentials: secrets, Sources: from.all,
 		Overridden: joined.Overridden, Findings: found.Of, Keys: keys.Problems, Peers: others.verified,
-		PeerReporters: others.reporters, Sinks: sinks, Few: few, Revision: s.cfg.IstioRevision, Log: s.Log, Clock: s.Clock,
+		PeerReporters: others.reporters, Sinks: sinks, Few: few, Owner: owner, Log: s.Log, Clock: s.Clock,
 	})
 	ingresses := status.NewIngresses(sinks)
 	references := &referred{table: secrets, clock: s.Clock}
 	if from.kubernetes != nil {
 		references.wanted, references.lookup = credential.NewWanted(s.revisions, proxies, from.kubernetes), from.kubernetes
+		s.followLabels(from.kubernetes, owner, references)
 	}
 	settled := func() bool { return from.settled() && keys.Settled() && names.Settled() }
 	discovered := func(changes []normalise.Change, settings *v1alpha1.MeshConfig, judged normalise.Judged) {

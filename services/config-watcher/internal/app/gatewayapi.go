@@ -1,6 +1,18 @@
 package app
 
 import (
+	"slices"
+
+	admissionv1 "k8s.io/api/admissionregistration/v1"
+	corev1 "k8s.io/api/core/v1"
+
+	"fairlead.dev/pkg/gatewaydeploy"
+	"fairlead.dev/proto/fairlead/contract"
+	"fairlead.dev/services/config-watcher/internal/kinds"
+	"fairlead.dev/services/config-watcher/internal/labelled"
+	"fairlead.dev/services/config-watcher/internal/source/kubernetes"
+	"fairlead.dev/services/config-watcher/internal/status"
+
 	"context"
 	"sync"
 	"time"
@@ -23,9 +35,11 @@ type referred struct {
 	table  *credential.Table
 	clock  clock.Clock
 
-	mu    sync.Mutex
-	keys  []object.Key
-	since time.Time
+	mu   sync.Mutex
+	keys []object.Key
+	// defaults are the ConfigMaps with overlays for the Gateways of a class.
+	defaults []object.Key
+	since    time.Time
 }
 
 // want takes over what is wanted.
@@ -34,11 +48,50 @@ func (r *referred) want(keys []object.Key) {
 		return
 	}
 	r.mu.Lock()
+	defer r.mu.Unlock()
 	if r.keys = keys; r.since.IsZero() {
 		r.since = r.clock.Now()
 	}
-	r.mu.Unlock()
-	r.wanted.Judge(keys)
+	r.judge()
+}
+
+// setDefaults takes over the ConfigMaps with overlays for the Gateways of a class.
+func (r *referred) setDefaults(maps []labelled.Object) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.defaults = nil
+	for _, m := range maps {
+		r.defaults = append(r.defaults, object.Key{Kind: "ConfigMap", Namespace: m.Namespace, Name: m.Name})
+	}
+	r.judge()
+}
+
+// judge tells the source what is wanted. It is called with mu held.
+func (r *referred) judge() {
+	all := slices.SortedFunc(slices.Values(slices.Concat(r.keys, r.defaults)), object.Key.Compare)
+	r.wanted.Judge(slices.Compact(all))
+}
+
+// followLabels follows what labels alone say: which revisions tags stand for, and which ConfigMaps are a class's.
+func (s *Server) followLabels(cluster *kubernetes.Source, owner *status.Owner, references *referred) {
+	s.Task("revision tags", func(ctx context.Context) error {
+		return labelled.Follow(ctx, labelled.Config{
+			API: cluster.API(), Label: contract.TagLabel, Log: s.Log, Resource: admissionv1.SchemeGroupVersion.WithResource("mutatingwebhookconfigurations"),
+			Changed: func(hooks []labelled.Object) {
+				tags := map[string]string{}
+				for _, h := range hooks {
+					tags[h.Labels[contract.TagLabel]] = h.Labels[contract.RevisionLabel]
+				}
+				owner.SetTags(tags)
+			},
+		})
+	})
+	s.Task("defaults of GatewayClasses", func(ctx context.Context) error {
+		return labelled.Follow(ctx, labelled.Config{
+			API: cluster.API(), Namespace: kinds.MeshNamespace, Label: gatewaydeploy.DefaultsLabel, Log: s.Log,
+			Resource: corev1.SchemeGroupVersion.WithResource("configmaps"), Changed: references.setDefaults,
+		})
+	})
 }
 
 // complete reports whether it is known of all that is wanted whether it is there, or whether that takes too long.

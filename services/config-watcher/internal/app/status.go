@@ -14,7 +14,7 @@ import (
 	"fairlead.dev/pkg/rpc"
 	"fairlead.dev/pkg/tlsconf"
 	"fairlead.dev/services/config-watcher/internal/fleet"
-	"fairlead.dev/services/config-watcher/internal/gatewayclass"
+	"fairlead.dev/services/config-watcher/internal/offer"
 	"fairlead.dev/services/config-watcher/internal/registration"
 	"fairlead.dev/services/config-watcher/internal/source/kubernetes"
 	"fairlead.dev/services/config-watcher/internal/source/memory"
@@ -72,7 +72,7 @@ func (s *Server) newReplicas(identity tlsconf.Source) replicas {
 
 // statusSinks makes what writes the statuses of objects back to their sources. few are those of status.Config.
 func (s *Server) statusSinks(
-	from *sources, registrar *registration.KubernetesWriter, sets clusterSets,
+	from *sources, registrar *registration.KubernetesWriter, sets clusterSets, owner *status.Owner,
 ) (sinks, few map[string]status.Sink, err error) {
 	metrics := status.NewMetrics(s.Registry)
 	store := status.NewDispatcher(status.DispatcherConfig{
@@ -83,7 +83,7 @@ func (s *Server) statusSinks(
 	sinks, few = map[string]status.Sink{memory.Name: store}, map[string]status.Sink{}
 	if from.kubernetes != nil {
 		name := from.kubernetes.Name()
-		if sinks[name], few[name], err = s.writeIntoKubernetes(from.kubernetes, metrics, registrar, sets); err != nil {
+		if sinks[name], few[name], err = s.writeIntoKubernetes(from.kubernetes, metrics, registrar, sets, owner); err != nil {
 			return nil, nil, err
 		}
 	}
@@ -92,7 +92,7 @@ func (s *Server) statusSinks(
 
 // writeIntoKubernetes wires what writes statuses into the API server, in one replica at a time.
 func (s *Server) writeIntoKubernetes(
-	cluster *kubernetes.Source, metrics *status.Metrics, registrar *registration.KubernetesWriter, sets clusterSets,
+	cluster *kubernetes.Source, metrics *status.Metrics, registrar *registration.KubernetesWriter, sets clusterSets, owner *status.Owner,
 ) (all, few *status.Dispatcher, err error) {
 	api := cluster.API()
 	var election *lease.Election
@@ -107,7 +107,10 @@ func (s *Server) writeIntoKubernetes(
 	all, writer, err := dispatcher(cluster.Name(), kubeStatusQPS, kubeStatusBurst)
 	few, writerOfFew, err2 := dispatcher(cluster.Name()+gatewaysSuffix, kubeGatewaysQPS, kubeGatewaysBurst)
 	export, err3 := s.newExporter(sets, cluster)
-	classes, err4 := gatewayclass.New(gatewayclass.Config{API: api, Clock: s.Clock, Log: s.Log})
+	offered, err4 := offer.New(offer.Config{
+		API: api, Writer: writerOfFew, Writes: func(labels map[string]string) bool { return owner.Writes(labels, nil) }, Clock: s.Clock,
+		Log: s.Log,
+	})
 	host, err5 := os.Hostname()
 	if err := errors.Join(err, err2, err3, err4, err5); err != nil {
 		return nil, nil, err
@@ -128,7 +131,7 @@ func (s *Server) writeIntoKubernetes(
 			var others sync.WaitGroup
 			defer others.Wait()
 			others.Go(func() { export(ctx) })
-			others.Go(func() { classes.Run(ctx) })
+			others.Go(func() { offered.Run(ctx) })
 			others.Go(func() { _ = few.Run(ctx) }) // ends with ctx
 			_ = all.Run(ctx)                       // ends with ctx
 		},

@@ -9,6 +9,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
+	"fairlead.dev/pkg/gatewaydeploy"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/config-watcher/internal/object"
 )
@@ -16,7 +17,7 @@ import (
 // attachment is what one parentRef of a route comes to.
 type attachment struct {
 	ref        gatewayv1.ParentReference
-	controller string
+	controller gatewayv1.GatewayController
 	// refused is why the parent does not take the route; nil if it does.
 	refused   *finding
 	listeners []*configv1.ListenerAttachment
@@ -61,10 +62,10 @@ func (l *lookup) attach(o *object.Object, hostnames []gatewayv1.Hostname, ref *g
 		out.controller = set.gateway.controller
 		l.listeners(out, o, hostnames, set.listeners)
 	case group == "" && kind == service:
-		out.controller, out.mesh = ControllerMesh, true
+		out.controller, out.mesh = gatewaydeploy.MeshController, true
 		l.toService(out, o, n)
 	case group == groupIstio && kind == serviceEntry:
-		out.controller, out.mesh = ControllerMesh, true
+		out.controller, out.mesh = gatewaydeploy.MeshController, true
 		l.toEntry(out, o, n)
 	default:
 		return nil

@@ -3,36 +3,19 @@ package gatewayapi
 import (
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
+	"fairlead.dev/pkg/gatewaydeploy"
 	"fairlead.dev/services/config-watcher/internal/object"
 )
 
-// Controllers of classes that are served.
-const (
-	ControllerIstio    = "istio.io/gateway-controller"
-	ControllerFairlead = "fairlead.dev/gateway-controller"
-	// ControllerUnmanaged is that of Gateways whose workloads are in another cluster.
-	ControllerUnmanaged = "istio.io/unmanaged-gateway"
-)
-
-// ControllerMesh is the controller of the status of routes that are attached to a Service, as in Istio.
-const ControllerMesh = ControllerIstio
-
-// Classes are the controllers of the classes that exist without a GatewayClass, such as in files.
-var Classes = map[string]string{"istio": ControllerIstio, "fairlead": ControllerFairlead, "istio-remote": ControllerUnmanaged}
-
-func ours(controller string) bool {
-	return controller == ControllerIstio || controller == ControllerFairlead || controller == ControllerUnmanaged
-}
-
 // controller is that of a class; "" for a class that is not ours.
-func (l *lookup) controller(class string) string {
+func (l *lookup) controller(class string) gatewayv1.GatewayController {
 	k := object.Key{Group: Group, Kind: GatewayClass, Name: class}
 	l.read(k)
-	controller := Classes[class]
+	controller := gatewaydeploy.ClassController(class)
 	if o := l.objects[k]; o != nil {
-		controller = string(o.Body.(*gatewayv1.GatewayClass).Spec.ControllerName)
+		controller = o.Body.(*gatewayv1.GatewayClass).Spec.ControllerName
 	}
-	if !ours(controller) {
+	if !gatewaydeploy.Ours(controller) {
 		return ""
 	}
 	return controller
@@ -42,22 +25,39 @@ func (l *lookup) controller(class string) string {
 func (s *State) judgeClass(k object.Key) {
 	o := s.objects[k]
 	if o == nil {
+		s.lookup(k).done()
 		s.emit(k, nil, nil)
 		return
 	}
 	spec := &o.Body.(*gatewayv1.GatewayClass).Spec
-	if !ours(string(spec.ControllerName)) {
+	if !gatewaydeploy.Ours(spec.ControllerName) {
+		s.lookup(k).done()
 		s.emit(k, nil, nil)
 		return
 	}
-	status := &gatewayv1.GatewayClassStatus{SupportedFeatures: supportedFeatures}
+	status := &gatewayv1.GatewayClassStatus{SupportedFeatures: gatewayFeatures}
 	accepted := condition(o.Generation, string(gatewayv1.GatewayClassConditionStatusAccepted), true,
 		string(gatewayv1.GatewayClassReasonAccepted), "the class is served")
-	if spec.ParametersRef != nil {
+	l := s.lookup(k)
+	if why := l.classParameters(k.Name, spec); why != "" {
 		accepted = condition(o.Generation, accepted.Type, false, string(gatewayv1.GatewayClassReasonInvalidParameters),
-			"spec.parametersRef is not supported; give defaults in a ConfigMap of namespace "+s.cfg.MeshNamespace+
-				" that has the label gateway.istio.io/defaults-for-class")
+			object.Cut(why, maxMessage))
 	}
+	l.done()
 	status.Conditions = append(status.Conditions, accepted)
 	s.emit(k, nil, &Status{Class: status})
+}
+
+// classParameters says what is wrong with the parameters of a class; "" if nothing is.
+func (l *lookup) classParameters(class string, spec *gatewayv1.GatewayClassSpec) string {
+	if spec.ParametersRef != nil {
+		return "spec.parametersRef is not supported; give defaults in a ConfigMap of namespace " + l.cfg.MeshNamespace +
+			" that has the label " + gatewaydeploy.DefaultsLabel + ": " + class
+	}
+	if n := l.classDefaults(class); n != (Name{}) && gatewaydeploy.Managed(spec.ControllerName) {
+		if err := l.overlays(n); err != nil {
+			return err.Error()
+		}
+	}
+	return ""
 }

@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
+	"fairlead.dev/pkg/gatewaydeploy"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/config-watcher/internal/object"
@@ -16,7 +17,7 @@ import (
 // gateway is a Gateway that is judged together with its ListenerSets.
 type gateway struct {
 	name       Name
-	controller string
+	controller gatewayv1.GatewayController
 	// refused is why the Gateway as a whole is not accepted; its listeners are served nevertheless, as it may have been
 	// accepted before. Nil if it is.
 	refused    *finding
@@ -103,15 +104,15 @@ func (l *lookup) gateway(n Name) *gateway {
 		return nil
 	}
 	g := &gateway{name: n, controller: controller, status: GatewayStatus{
-		Generation: o.Generation, Controller: controller, Addresses: spec.Addresses, Remote: controller == ControllerUnmanaged,
+		Generation: o.Generation, Controller: controller, Addresses: spec.Addresses, Remote: controller == gatewaydeploy.UnmanagedController,
 	}}
 	l.workloads(g, spec)
 	l.frontends(g, spec.TLS)
 
 	if address := l.unsupportedAddress(g, spec); address != "" {
 		g.refused = &finding{string(gatewayv1.GatewayReasonUnsupportedAddress), address}
-	} else if parameters := l.parameters(g, spec); parameters != "" {
-		g.refused = &finding{string(gatewayv1.GatewayReasonInvalidParameters), parameters}
+	} else if why := l.undeployable(g, o); why != "" {
+		g.refused = &finding{string(gatewayv1.GatewayReasonInvalidParameters), why}
 	}
 	claims := &claims{}
 	for i := range spec.Listeners {
@@ -212,23 +213,6 @@ func addressType(a *gatewayv1.GatewaySpecAddress) gatewayv1.AddressType {
 	return *a.Type
 }
 
-// parameters says why infrastructure.parametersRef cannot be followed.
-func (l *lookup) parameters(g *gateway, spec *gatewayv1.GatewaySpec) string {
-	if spec.Infrastructure == nil || spec.Infrastructure.ParametersRef == nil {
-		return ""
-	}
-	ref := spec.Infrastructure.ParametersRef
-	if ref.Group != "" || ref.Kind != configMap {
-		return fmt.Sprintf("spec.infrastructure.parametersRef: %s of group %q is not supported; use a ConfigMap", ref.Kind, ref.Group)
-	}
-	k := object.Key{Kind: configMap, Namespace: g.name.Namespace, Name: ref.Name}
-	l.read(k)
-	if l.objects[k] == nil {
-		return fmt.Sprintf("spec.infrastructure.parametersRef: there is no ConfigMap %s/%s", k.Namespace, k.Name)
-	}
-	return ""
-}
-
 // workloads finds the workloads of a Gateway: those of the Service that one Hostname address names, or else those that
 // are made for it.
 func (l *lookup) workloads(g *gateway, spec *gatewayv1.GatewaySpec) {
@@ -249,7 +233,7 @@ func (l *lookup) workloads(g *gateway, spec *gatewayv1.GatewaySpec) {
 		return
 	}
 	g.selections = []*configv1.WorkloadSelection{{
-		Namespace: g.name.Namespace, Labels: map[string]string{contract.GatewayNameLabel: contract.GatewayNameValue(g.name.Name)},
+		Namespace: g.name.Namespace, Labels: map[string]string{contract.GatewayNameLabel: gatewaydeploy.LabelValue(g.name.Name)},
 	}}
 }
 

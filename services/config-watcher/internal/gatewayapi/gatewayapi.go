@@ -90,6 +90,8 @@ type State struct {
 	entries map[Name]map[Name]*object.Object
 	// sets are the ListenerSets that name a Gateway as parent.
 	sets map[Name]map[Name]*object.Object
+	// defaults are the ConfigMaps with overlays for all Gateways of a class, which is the Name of a Name.
+	defaults map[Name]map[Name]*object.Object
 	// policies are the BackendTLSPolicies that target a Service.
 	policies map[Name]map[Name]*object.Object
 
@@ -116,7 +118,7 @@ func New(cfg Config) *State {
 	s := &State{
 		cfg: cfg, objects: map[object.Key]*object.Object{}, services: map[Name]map[string]*object.Object{},
 		grants: map[string]map[string]*object.Object{}, entries: map[Name]map[Name]*object.Object{},
-		sets: map[Name]map[Name]*object.Object{}, policies: map[Name]map[Name]*object.Object{},
+		sets: map[Name]map[Name]*object.Object{}, defaults: map[Name]map[Name]*object.Object{}, policies: map[Name]map[Name]*object.Object{},
 		wanted: map[object.Key]struct{}{}, gateways: map[Name]*gateway{}, judged: map[Name]*listenerSet{}, routes: map[object.Key]*route{},
 		attached: map[ListenerID]int{}, routed: map[Name]map[Name]int{},
 		resources: map[object.Key]*configv1.GatewayAPIConfig{}, statuses: map[object.Key]*Status{}, recount: map[object.Key]struct{}{},
@@ -167,8 +169,7 @@ func (s *State) Put(k object.Key, o *object.Object) {
 			s.graph.touch(k)
 		}
 	case object.Key{Kind: configMap, Namespace: k.Namespace, Name: k.Name}:
-		store(s.objects, k, o)
-		s.graph.touch(k)
+		s.putConfigMap(k, old, o)
 	case entryKey(nameOf(k)):
 		s.putEntry(k, old, o)
 	case object.Key{Kind: service, Namespace: k.Namespace, Name: k.Name, Cluster: k.Cluster}:

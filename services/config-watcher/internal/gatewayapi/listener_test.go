@@ -6,6 +6,7 @@ import (
 
 	networking "istio.io/api/networking/v1alpha3"
 
+	"fairlead.dev/pkg/gatewaydeploy"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/config-watcher/internal/gatewayapi"
 )
@@ -326,10 +327,10 @@ spec: {controllerName: CONTROLLER}
 	if got := w.status("Gateway", "shop", "web"); got != "" {
 		t.Errorf("a class that is not there has the status %s", got)
 	}
-	w.put(t, strings.ReplaceAll(class, "CONTROLLER", gatewayapi.ControllerFairlead))
+	w.put(t, strings.ReplaceAll(class, "CONTROLLER", string(gatewaydeploy.FairleadController)))
 	has(t, "Gateway", w.status("Gateway", "shop", "web"), "Accepted=True/Accepted")
 	has(t, "class", w.status("GatewayClass", "", "mine"), "Accepted=True/Accepted")
-	if got := len(w.statuses[gatewayKey("GatewayClass", "", "mine")].Class.SupportedFeatures); got != 58 {
+	if got := len(w.statuses[gatewayKey("GatewayClass", "", "mine")].Class.SupportedFeatures); got != 48 {
 		t.Errorf("%d features", got)
 	}
 	w.put(t, strings.ReplaceAll(class, "CONTROLLER", "example.com/other"))

@@ -176,7 +176,7 @@ func (l *lookup) olderPolicy(o *object.Object, target Name, section string) *obj
 
 // ancestors makes the status: one entry for each Gateway whose routes lead to a target; nil if there is none.
 func (l *lookup) ancestors(o *object.Object, spec *gatewayv1.BackendTLSPolicySpec, refused, unresolved *finding) *Status {
-	gateways := map[Name]string{}
+	gateways := map[Name]gatewayv1.GatewayController{}
 	for _, target := range targetsOf(o) {
 		l.read(routedTo(target))
 		for n := range l.routed[target] {
@@ -211,7 +211,7 @@ func (l *lookup) ancestors(o *object.Object, spec *gatewayv1.BackendTLSPolicySpe
 		group, kind, namespace := gatewayv1.Group(Group), gatewayv1.Kind(Gateway), gatewayv1.Namespace(n.Namespace)
 		status.Ancestors = append(status.Ancestors, gatewayv1.PolicyAncestorStatus{
 			AncestorRef:    gatewayv1.ParentReference{Group: &group, Kind: &kind, Namespace: &namespace, Name: gatewayv1.ObjectName(n.Name)},
-			ControllerName: gatewayv1.GatewayController(gateways[n]), Conditions: list,
+			ControllerName: gateways[n], Conditions: list,
 		})
 	}
 	return &Status{Policy: status}

@@ -79,7 +79,7 @@ func (l *lookup) attached(o *object.Object) *route {
 			a.refused = &invalid.finding
 		}
 		status.Parents = append(status.Parents, gatewayv1.RouteParentStatus{
-			ParentRef: a.ref, ControllerName: gatewayv1.GatewayController(a.controller), Conditions: nil,
+			ParentRef: a.ref, ControllerName: a.controller, Conditions: nil,
 		})
 		parent := &status.Parents[len(status.Parents)-1]
 		add := func(typ gatewayv1.RouteConditionType, ok bool, f finding) {

@@ -30,7 +30,7 @@ func (s *Status) Equal(o *Status) bool {
 type GatewayStatus struct {
 	Generation int64
 	// Controller is that of the Gateway's class.
-	Controller string
+	Controller gatewayv1.GatewayController
 	// Accepted is the status of that condition.
 	Accepted   bool
 	Conditions []metav1.Condition
@@ -61,7 +61,7 @@ type ListenerSetStatus struct {
 	Generation int64
 	// Gateway is the parent.
 	Gateway    Name
-	Controller string
+	Controller gatewayv1.GatewayController
 	// Accepted is the status of that condition. If it is false, Programmed is false for the same Reason.
 	Accepted        bool
 	Reason, Message string

@@ -55,17 +55,6 @@ func (t *Tracker) sinkOf(id ID) Sink {
 	return t.cfg.Sinks[id.Source]
 }
 
-// isOurs reports whether this control plane writes the status of an object of the Gateway API. All revisions of the
-// control plane serve it, and one writes: that of the label istio.io/rev of the object, else of its namespace; without
-// a label, the one without a revision.
-func (t *Tracker) isOurs(o *object.Object) bool {
-	of := cmp.Or(o.Labels[contract.RevisionLabel], t.namespaces[o.Key.Namespace])
-	return cmp.Or(of, defaultRevision) == cmp.Or(t.cfg.Revision, defaultRevision)
-}
-
-// defaultRevision is what a revision label calls the control plane without a revision.
-const defaultRevision = "default"
-
 // evaluateAPI brings the rows of objects of the Gateway API in force up to date.
 func (t *Tracker) evaluateAPI(snapshot *revision.Snapshot, f *fleetState, refused map[ID]*refusal) {
 	states := map[gatewayapi.Name]*serving{}
@@ -87,7 +76,7 @@ func (t *Tracker) evaluateAPI(snapshot *revision.Snapshot, f *fleetState, refuse
 		id := ID{e.object.Source, k}
 		findings, r, j := t.cfg.Findings(k), refused[id], e.judged
 		delete(refused, id)
-		ours := t.isOurs(e.object)
+		ours := t.cfg.Owner.Writes(e.object.Labels, t.namespaces[e.object.Key.Namespace])
 		unchanged := e.row != nil && e.row.judged == j && e.row.InForce && e.row.Foreign != ours && e.latched != nil && r.equal(e.refused) &&
 			slices.Equal(findings, e.findings)
 		if unchanged && !isServed(j.status) {

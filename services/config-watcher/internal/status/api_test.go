@@ -35,6 +35,7 @@ type apiMesh struct {
 		Apply(*configv1.ReportRequest, bool)
 	}
 	all, few *apiSink
+	owner    *Owner
 	uid      int
 }
 
@@ -57,9 +58,10 @@ func newAPIMesh(t *testing.T, revisionName string) *apiMesh {
 	c := testkit.NewClock(time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC))
 	m := &apiMesh{t: t, clock: c, mesh: normalise.New(normalise.Config{}), log: revision.NewLog(testEpoch, c), fleet: fleet.NewTable(c),
 		all: &apiSink{statuses: map[object.Key]*Status{}}, few: &apiSink{statuses: map[object.Key]*Status{}}}
+	m.owner = NewOwner(revisionName)
 	m.tracker = NewTracker(Config{Domain: "cluster.local", Revisions: m.log, Fleet: m.fleet, Credentials: credential.NewTable(),
 		Overridden: func() [][]*object.Object { return nil }, Findings: func(object.Key) []finding.Finding { return nil },
-		Sinks: map[string]Sink{"test": m.all}, Few: map[string]Sink{"test": m.few}, Revision: revisionName, Log: testkit.Logger(t), Clock: c})
+		Sinks: map[string]Sink{"test": m.all}, Few: map[string]Sink{"test": m.few}, Owner: m.owner, Log: testkit.Logger(t), Clock: c})
 	m.reports = m.fleet.Report("xds-1")
 	m.reports.Apply(&configv1.ReportRequest{}, true)
 	return m

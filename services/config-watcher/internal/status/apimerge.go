@@ -10,7 +10,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
-	"fairlead.dev/proto/fairlead/contract"
+	"fairlead.dev/pkg/gatewaydeploy"
 )
 
 // ownTypes are the types of conditions that are the mesh's in the status of an object of its own: one that does not
@@ -131,7 +131,7 @@ func withOthers(old any, own []any, same func(a, b map[string]any) bool, most in
 	for _, o := range list {
 		e, _ := o.(map[string]any)
 		controller, _ := e["controllerName"].(string)
-		if !slices.Contains(contract.GatewayControllers, controller) {
+		if !gatewaydeploy.Ours(gatewayv1.GatewayController(controller)) {
 			out = append(out, o)
 			others++
 			continue
@@ -145,7 +145,7 @@ func withOthers(old any, own []any, same func(a, b map[string]any) bool, most in
 	for len(out) > max(most, others) {
 		i := len(out) - 1
 		for ; i >= 0; i-- {
-			if c, _ := out[i].(map[string]any)["controllerName"].(string); slices.Contains(contract.GatewayControllers, c) {
+			if c, _ := out[i].(map[string]any)["controllerName"].(string); gatewaydeploy.Ours(gatewayv1.GatewayController(c)) {
 				break
 			}
 		}

@@ -61,10 +61,10 @@ type Config struct {
 	// ListenerSets and GatewayClasses of the Gateway API, so that these do not wait for thousands of routes; without
 	// one Sinks do.
 	Sinks, Few map[string]Sink
-	// Revision of the control plane; "" for none.
-	Revision string
-	Log      *slog.Logger
-	Clock    clock.Clock
+	// Owner says of which objects of the Gateway API this control plane writes the status.
+	Owner *Owner
+	Log   *slog.Logger
+	Clock clock.Clock
 }
 
 // Sink takes the newest status of objects; Dispatcher implements it.
@@ -118,8 +118,8 @@ type Tracker struct {
 	recent    []string
 	gateways  gatewaySpecs
 	services  gatewayServices
-	// namespaces are the revisions in the labels of namespaces.
-	namespaces map[string]string
+	// namespaces are the labels of namespaces that Owner reads.
+	namespaces map[string]map[string]string
 }
 
 // change is the newest version of an object, and the revision that contains it.
@@ -151,7 +151,7 @@ type entry struct {
 func NewTracker(cfg Config) *Tracker {
 	return &Tracker{
 		cfg: cfg, wake: make(chan struct{}, 1), pending: map[object.Key]change{}, judged: map[object.Key]judgement{}, rows: map[ID]*Row{},
-		services: newGatewayServices(), namespaces: map[string]string{},
+		services: newGatewayServices(), namespaces: map[string]map[string]string{},
 		entries: map[object.Key]*entry{}, sent: map[ID]*Status{}, sequences: map[string]uint64{},
 	}
 }
@@ -400,13 +400,15 @@ func (t *Tracker) take() {
 	}
 }
 
-// putNamespace takes over which revision of the control plane a namespace is of.
+// putNamespace takes over of which revision of the control plane a namespace says it is.
 func (t *Tracker) putNamespace(c normalise.Change) {
-	revision := ""
-	if c.Object != nil {
-		revision = c.Object.Labels[contract.RevisionLabel]
+	labels := map[string]string{}
+	for _, key := range []string{contract.RevisionLabel, contract.InjectionLabel} {
+		if c.Object != nil && c.Object.Labels[key] != "" {
+			labels[key] = c.Object.Labels[key]
+		}
 	}
-	set(t.namespaces, c.Key.Name, revision, revision != "")
+	set(t.namespaces, c.Key.Name, labels, len(labels) > 0)
 }
 
 // sameVersion reports whether two states of an object have the same spec.

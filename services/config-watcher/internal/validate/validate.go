@@ -158,7 +158,7 @@ func kept(o *object.Object) any {
 		if authority := object.AuthorityOf(b); authority != nil {
 			return authority
 		}
-		return nil
+		return object.OverlaysOf(b)
 	case *corev1.Secret:
 		if credential := object.CredentialOf(b); credential != nil {
 			return credential

@@ -9,16 +9,12 @@ import (
 	"sync"
 	"time"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 
 	"fairlead.dev/pkg/clock"
-	"fairlead.dev/pkg/gatewaydeploy"
 )
 
 const (
@@ -28,9 +24,6 @@ const (
 	// not watched.
 	inTheWay = time.Minute
 )
-
-// classesKey in the queue stands for the GatewayClasses; no Gateway has it.
-var classesKey = types.NamespacedName{}
 
 // controller is one term of a leader.
 type controller struct {
@@ -150,39 +143,10 @@ func (c *controller) attempt(ctx context.Context, key types.NamespacedName) (aga
 			err = fmt.Errorf("panic: %v", r)
 		}
 	}()
-	if key == classesKey {
-		return c.makeClasses(ctx)
-	}
 	if !c.gateways.synced() || !c.classes.synced() || !c.sets.synced() {
 		return firstDelay, nil
 	}
 	return c.reconcile(ctx, key)
-}
-
-// makeClasses makes the GatewayClasses that are missing, as Istio does.
-func (c *controller) makeClasses(ctx context.Context) (again time.Duration, err error) {
-	switch {
-	case !c.options.Classes || !c.classes.there():
-		return 0, nil
-	case !c.classes.served(): // it is about to be
-		return firstDelay, nil
-	}
-	for name, controller := range gatewaydeploy.Classes() {
-		if _, exists, _ := c.classes.indexer().GetByKey(name); exists {
-			continue
-		}
-		class := &unstructured.Unstructured{Object: map[string]any{
-			"apiVersion": classResource.GroupVersion().String(), "kind": "GatewayClass", "metadata": map[string]any{"name": name},
-			"spec": map[string]any{"controllerName": string(controller)},
-		}}
-		ctx, cancel := context.WithTimeout(ctx, callTimeout)
-		defer cancel()
-		_, err := c.objects.Resource(classResource).Create(ctx, class, metav1.CreateOptions{FieldManager: manager})
-		if err != nil && !apierrors.IsAlreadyExists(err) {
-			return 0, fmt.Errorf("GatewayClass %s: %w", name, err)
-		}
-	}
-	return 0, nil
 }
 
 // note keeps what became of a look at a Gateway, for metrics and /debug.

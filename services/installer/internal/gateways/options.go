@@ -35,8 +35,6 @@ type Options struct {
 	LeaseDuration time.Duration
 	Workers       int
 	QPS           float32
-	// Classes says whether missing GatewayClasses are made.
-	Classes bool
 }
 
 // AddFlags registers the flags and sets their defaults.
@@ -63,7 +61,6 @@ func (o *Options) AddFlags(flags *pflag.FlagSet) {
 		50,
 		"how many requests a second are sent to the API server at most, beside watches; bursts have twice that",
 	)
-	flags.BoolVar(&o.Classes, "gateway-classes", true, "make the GatewayClasses istio, istio-remote and fairlead where they are missing")
 }
 
 // check judges the options.
@@ -80,18 +77,15 @@ func (o *Options) check() (spiffeid.TrustDomain, error) {
 	if o.QPS <= 0 {
 		errs.Add("qps", errors.New("it is not more than 0"))
 	}
-	if o.Revision == defaultRevision {
+	if o.Revision == contract.DefaultRevision {
 		errs.Add("revision", errors.New("the revision without a name is meant by leaving the flag out"))
 	}
 	return domain, errs.Err()
 }
 
-// defaultRevision is how labels call the revision without a name.
-const defaultRevision = "default"
-
 func (o *Options) revisionName() string {
 	if o.Revision == "" {
-		return defaultRevision
+		return contract.DefaultRevision
 	}
 	return o.Revision
 }

@@ -104,24 +104,15 @@ func (c *controller) ours(gw *gatewayv1.Gateway) (gatewayv1.GatewayController, b
 	return class.Spec.ControllerName, c.revisionOf(gw) == c.options.revisionName()
 }
 
-// revisionOf is the revision that deploys a Gateway: its own label says it, or that of its namespace, by its name or a
-// tag. The Gateways of one that is not installed have nobody.
+// revisionOf is the revision that deploys a Gateway. The Gateways of one that is not installed have nobody.
 func (c *controller) revisionOf(gw *gatewayv1.Gateway) string {
-	labels := c.labelsOf(gw.Namespace)
-	name := gw.Labels[contract.RevisionLabel]
-	if name == "" && labels[contract.InjectionLabel] == "" {
-		// As for Pods: istio-injection goes before istio.io/rev.
-		name = labels[contract.RevisionLabel]
-	}
-	if name == "" {
-		name = defaultRevision
-	}
+	tags := map[string]string{}
 	for _, o := range c.tags.GetStore().List() {
-		if m, ok := o.(metav1.Object); ok && m.GetLabels()[tagLabel] == name && m.GetLabels()[contract.RevisionLabel] != "" {
-			return m.GetLabels()[contract.RevisionLabel]
+		if m, ok := o.(metav1.Object); ok {
+			tags[m.GetLabels()[contract.TagLabel]] = m.GetLabels()[contract.RevisionLabel]
 		}
 	}
-	return name
+	return contract.RevisionOf(gw.Labels, c.labelsOf(gw.Namespace), tags)
 }
 
 // labelsOf are those of a namespace.
@@ -168,28 +159,12 @@ func (c *controller) wanted(
 
 // overlays are those of the Gateway's class and its own.
 func (c *controller) overlays(ctx context.Context, gw *gatewayv1.Gateway) (out []map[string]string, err error) {
-	var maps []types.NamespacedName
-	if defaults, ok := c.defaults(string(gw.Spec.GatewayClassName)); ok {
-		maps = append(maps, defaults)
-	}
-	own, err := gatewaydeploy.Parameters(gw)
-	if err != nil {
-		return nil, refusal{err}
-	}
-	if own != "" {
-		maps = append(maps, types.NamespacedName{Namespace: gw.Namespace, Name: own})
-	}
-	for _, name := range maps {
+	for _, name := range gatewaydeploy.ConfigMaps(gw, c.defaults(string(gw.Spec.GatewayClassName))) {
 		data, found, err := c.configMap(ctx, name)
 		if err != nil {
 			return nil, err
 		}
-		if !found {
-			return nil, refusal{
-				fmt.Errorf("spec.infrastructure.parametersRef: there is no ConfigMap %s; create it, or remove the reference", name),
-			}
-		}
-		if err := gatewaydeploy.Check("ConfigMap "+name.String(), data); err != nil {
+		if err := gatewaydeploy.CheckConfigMap(name, data, found); err != nil {
 			return nil, refusal{err}
 		}
 		out = append(out, data)
@@ -197,8 +172,8 @@ func (c *controller) overlays(ctx context.Context, gw *gatewayv1.Gateway) (out [
 	return out, nil
 }
 
-// defaults is the oldest ConfigMap with overlays for all Gateways of a class.
-func (c *controller) defaults(class string) (types.NamespacedName, bool) {
+// defaults is the oldest ConfigMap with overlays for all Gateways of a class; the zero name if there is none.
+func (c *controller) defaults(class string) types.NamespacedName {
 	found, _ := c.configMaps.GetIndexer().ByIndex("namespace", c.options.RootNamespace)
 	var all []metav1.Object
 	for _, o := range found {
@@ -207,14 +182,14 @@ func (c *controller) defaults(class string) (types.NamespacedName, bool) {
 		}
 	}
 	if len(all) == 0 {
-		return types.NamespacedName{}, false
+		return types.NamespacedName{}
 	}
 	return keyOf(slices.MinFunc(all, func(a, b metav1.Object) int {
 		if by := a.GetCreationTimestamp().Compare(b.GetCreationTimestamp().Time); by != 0 {
 			return by
 		}
 		return strings.Compare(a.GetName(), b.GetName())
-	})), true
+	}))
 }
 
 // configMap reads a ConfigMap of which the version is known, once for each version.

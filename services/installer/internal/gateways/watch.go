@@ -19,6 +19,7 @@ import (
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"fairlead.dev/pkg/gatewaydeploy"
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/installer/internal/gateways/objects"
 )
 
@@ -49,9 +50,6 @@ const (
 	byParent     = "parent"
 	byOwner      = "owner"
 )
-
-// tagLabel is that of the webhook configurations by which tags stand for revisions.
-const tagLabel = "istio.io/tag"
 
 // optional is a kind of the Gateway API, which a cluster need not have. While it has none there are no objects of it.
 type optional struct {
@@ -92,19 +90,6 @@ func (o *optional) synced() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.definition.HasSynced() && (o.informer == nil || o.unserved || o.informer.HasSynced())
-}
-
-// there reports whether the cluster has the kind, and served whether its objects have been read.
-func (o *optional) there() bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.informer != nil
-}
-
-func (o *optional) served() bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.informer != nil && o.informer.HasSynced()
 }
 
 func (o *optional) setUnserved() {
@@ -203,7 +188,6 @@ func (c *controller) follow() error {
 				if o.defined(c.term, is) {
 					c.Log.Debug("a kind of the Gateway API has come or gone", "kind", name, "there", is)
 				}
-				c.queue.Add(classesKey)
 			}
 		}
 		if err := c.add(o.definition, bare, cache.ResourceEventHandlerFuncs{AddFunc: there(true), UpdateFunc: func(_, to any) { there(true)(to) },
@@ -214,7 +198,7 @@ func (c *controller) follow() error {
 	c.namespaces = metadatainformer.NewFilteredMetadataInformer(c.metadata, namespaceResource, "", 0, cache.Indexers{}, nil).Informer()
 	c.configMaps = metadatainformer.NewFilteredMetadataInformer(c.metadata, configMapResource, "", 0, indices(), nil).Informer()
 	c.tags = metadatainformer.NewFilteredMetadataInformer(c.metadata, hookResource, "", 0, cache.Indexers{}, func(l *metav1.ListOptions) {
-		l.LabelSelector = tagLabel
+		l.LabelSelector = contract.TagLabel
 	}).Informer()
 	for _, w := range []struct {
 		informer cache.SharedIndexInformer
@@ -378,7 +362,6 @@ func (c *controller) gatewayUpdated(from, to any) {
 
 func (c *controller) classChanged(o any) {
 	if class, ok := o.(*gatewayv1.GatewayClass); ok {
-		c.queue.Add(classesKey)
 		c.indexed(byClass, class.Name)
 	}
 }

@@ -39,6 +39,10 @@ func manifestOf(o *object.Object) ([]byte, error) {
 		tree["status"] = node.Status
 	case *object.Credential:
 		tree["data"] = entriesOf(o.Key.Kind, b)
+	case *object.Overlays:
+		if data := b.Saved(); data != nil {
+			tree["data"] = data
+		}
 	case metav1.Object: // a Kubernetes type
 		js, err := json.Marshal(b)
 		if err != nil {

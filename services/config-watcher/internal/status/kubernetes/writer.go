@@ -140,11 +140,14 @@ func (w *Writer) Write(ctx context.Context, to status.Target, s *status.Status) 
 	return false, err
 }
 
-// resourceOf is the resource of one of Istio's kinds.
+// resourceOf is the resource of a kind that the mesh writes the status of.
 func resourceOf(kind schema.GroupVersionKind) schema.GroupVersionResource {
 	plural, singular := meta.UnsafeGuessKindToResource(kind)
-	if kind.Kind == "Gateway" { // where client-go guesses "gatewaies"
+	switch kind.Kind { // where client-go guesses "gatewaies" and "xmeshs"
+	case "Gateway":
 		plural.Resource = singular.Resource + "s"
+	case "XMesh":
+		plural.Resource = singular.Resource + "es"
 	}
 	return plural
 }

@@ -5,7 +5,9 @@ import (
 
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
+	"fairlead.dev/pkg/gatewaydeploy"
 	"fairlead.dev/proto/fairlead/contract"
 )
 
@@ -42,7 +44,7 @@ func (a *gatewayAPI) credentials(out need) {
 	ours := map[string]bool{}
 	for _, c := range a.classes {
 		controller, _, _ := unstructured.NestedString(c.Object, "spec", "controllerName")
-		ours[c.GetName()] = slices.Contains(contract.GatewayControllers, controller)
+		ours[c.GetName()] = gatewaydeploy.Ours(gatewayv1.GatewayController(controller))
 	}
 	gateways := map[string]bool{}
 	for _, g := range a.gateways {

@@ -7,7 +7,7 @@
 {{- $cluster := include "fairlead.clusterSuffix" .root }}
 ---
 # config-watcher is the only service that reads mesh configuration from Kubernetes, and it reads nothing else. It changes nothing but
-# statuses; it creates the mesh's GatewayClasses, and with ENABLE_MCS_AUTO_EXPORT ServiceExports.
+# statuses; it creates the mesh's GatewayClasses and XMesh, and with ENABLE_MCS_AUTO_EXPORT ServiceExports.
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRole
 metadata:
@@ -72,10 +72,20 @@ rules:
   - apiGroups: [extensions.istio.io]
     resources: [wasmplugins/status, trafficextensions/status]
     verbs: [patch]
-  # The mesh's own GatewayClasses, once, where the definitions are there.
+  # The mesh's own GatewayClasses and XMesh, once, where the definitions are there.
   - apiGroups: [gateway.networking.k8s.io]
     resources: [gatewayclasses]
     verbs: [create]
+  - apiGroups: [gateway.networking.x-k8s.io]
+    resources: [xmeshes]
+    verbs: [get, list, create]
+  - apiGroups: [gateway.networking.x-k8s.io]
+    resources: [xmeshes/status]
+    verbs: [patch]
+  # Which revision a tag stands for, by labels: that one writes the status of what has no revision.
+  - apiGroups: [admissionregistration.k8s.io]
+    resources: [mutatingwebhookconfigurations]
+    verbs: [list, watch]
   - apiGroups: [fairlead.dev]
     resources: [identitybans]
     verbs: [get, list, watch]
@@ -223,7 +233,7 @@ subjects:
     namespace: {{ $ns }}
 {{- end }}
 ---
-# The mesh's settings.
+# The mesh's settings, and what Gateways of a class have in common, by label.
 apiVersion: rbac.authorization.k8s.io/v1
 kind: Role
 metadata:
@@ -233,7 +243,6 @@ metadata:
 rules:
   - apiGroups: [""]
     resources: [configmaps]
-    resourceNames: [istio{{ $suffix }}]
     verbs: [get, list, watch]
 ---
 apiVersion: rbac.authorization.k8s.io/v1
