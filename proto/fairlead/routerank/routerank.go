@@ -54,7 +54,8 @@ type Match struct {
 	Value string
 	// Method is true if the match requires an HTTP method.
 	Method bool
-	// Headers and Params are how many headers and query parameters the match requires.
+	// Headers and Params are how many headers and query parameters the match requires. That a GRPCRoute requires the
+	// content type of gRPC counts as a header.
 	Headers, Params int
 	// Rule is the index of the rule in the route, and Index that of the match in the rule.
 	Rule, Index int

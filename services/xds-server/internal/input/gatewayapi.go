@@ -53,6 +53,13 @@ func (r *Reader) ServiceRoutes(hostname string, port uint32, kinds ...string) []
 	return found
 }
 
+// RoutesPort reports whether an HTTPRoute or GRPCRoute is attached to a port number of any service, for the class as a
+// client. One that is attached to all ports of its service counts for every number.
+func (r *Reader) RoutesPort(port uint32) bool {
+	r.record(mesh.RoutedPortTopics(port)...)
+	return r.view.State().RoutesPort(port, r.client())
+}
+
 // BackendTLS returns the BackendTLSPolicy for a port of a service; nil if there is none. Only gateways follow it.
 func (r *Reader) BackendTLS(hostname string, port uint32) *mesh.BackendTLS {
 	if r.Class().Type != class.Router {

@@ -241,6 +241,19 @@ func (w *writer) indexAttachedRoute(e *entry, add bool) {
 		if client != "" {
 			w.countPrivate([]string{client}, add, ServiceRoutesTopic(service.GetHostname()))
 		}
+		if v.Key.Kind == KindHTTPRoute || v.Key.Kind == KindGRPCRoute {
+			w.countRoutedPort(service, add)
+		}
+	}
+}
+
+func (w *writer) countRoutedPort(service *configv1.ServiceAttachment, add bool) {
+	topic, client := Topic{SubjectRoutedPort, number(service.GetPort()), ""}, service.GetClientNamespace()
+	if w.count(&w.next.routedPorts, join(topic.A, client), add) {
+		w.turn(topic, client)
+	}
+	if client != "" {
+		w.countPrivate([]string{client}, add, topic)
 	}
 }
 
@@ -327,6 +340,24 @@ func (s *Snapshot) ServiceRoutes(hostname string, port uint32, client string, ki
 
 // ServiceRoutesTopic names the answers of ServiceRoutes.
 func ServiceRoutesTopic(hostname string) Topic { return Topic{SubjectServiceRoutes, hostname, ""} }
+
+// RoutesPort reports whether a route of HTTP is attached to a port number of any service for clients in a namespace.
+// One that is attached to all ports of its service counts for every number.
+func (s *Snapshot) RoutesPort(port uint32, client string) bool {
+	for _, topic := range RoutedPortTopics(port) {
+		for _, namespace := range []string{"", client} {
+			if _, ok := s.routedPorts.get(join(topic.A, namespace)); ok {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// RoutedPortTopics names the answers of RoutesPort.
+func RoutedPortTopics(port uint32) []Topic {
+	return []Topic{{SubjectRoutedPort, number(port), ""}, {SubjectRoutedPort, number(0), ""}}
+}
 
 func (w *writer) indexBackendTLS(e *entry, add bool) {
 	v := e.value.(*BackendTLS)

@@ -66,6 +66,10 @@ func gatewayAPIQuestions() []question {
 			add(fmt.Sprint("IsGateway ", ns, l), func(s *mesh.Snapshot) string { return fmt.Sprint(s.IsGateway(ns, l)) },
 				mesh.IsGatewayTopics(ns, l)...)
 		}
+		for _, port := range []uint32{80, 81} {
+			add(fmt.Sprint("RoutesPort ", ns, port), func(s *mesh.Snapshot) string { return fmt.Sprint(s.RoutesPort(port, ns)) },
+				mesh.RoutedPortTopics(port)...)
+		}
 		for _, host := range hosts {
 			for _, port := range []uint32{80, 81} {
 				add(fmt.Sprint("ServiceRoutes ", ns, host, port), func(s *mesh.Snapshot) string {

@@ -49,6 +49,7 @@ type Snapshot struct {
 	attachedDomains  index[int]               // listener, domain: number of routes
 	routedHosts      index[int]               // domain or "*": number of attachments of routes
 	serviceRoutes    index[*AttachedRoute]    // hostname, client's namespace, port, kind, namespace, name
+	routedPorts      index[int]               // port, client's namespace: number of routes of HTTP attached to services
 	udpBackends      index[int]               // hostname: number of destinations of UDPRoutes
 	backendTLS       index[*BackendTLS]       // hostname, port, age, namespace, name
 

@@ -93,6 +93,9 @@ const (
 	SubjectBackendTLS
 	// SubjectUDPBackend, whether a UDPRoute sends to a service: A = hostname.
 	SubjectUDPBackend
+	// SubjectRoutedPort, whether a route of HTTP is attached to a port number of any service: A = port, "0" for routes
+	// that are attached to all ports of a service.
+	SubjectRoutedPort
 	// SubjectDerived and all above it are free for answers that a caller derives from several look-ups.
 	SubjectDerived Subject = 128
 )
@@ -186,6 +189,11 @@ func (t Topic) String() string {
 		return "route of the Gateway API with the parent " + t.A
 	case SubjectUDPBackend:
 		return "UDPRoute that sends to " + t.A
+	case SubjectRoutedPort:
+		if t.A == number(0) {
+			return "HTTPRoute or GRPCRoute of all ports of a Service"
+		}
+		return "HTTPRoute or GRPCRoute of port " + t.A + " of a Service"
 	case SubjectBackendTLS:
 		return "BackendTLSPolicy for " + t.A
 	case SubjectServicesAt:

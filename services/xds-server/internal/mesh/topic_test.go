@@ -40,6 +40,8 @@ func TestTopicsSayWhatTheyAre(t *testing.T) {
 		"for host a.b at listener x/y/http":          mesh.AttachedRoutesTopic("x/y/http", "a.b"),
 		"route of the Gateway API with the parent a": mesh.ServiceRoutesTopic("a"),
 		"UDPRoute that sends to a":                   mesh.UDPBackendTopic("a"),
+		"GRPCRoute of port 80 of a Service":          mesh.RoutedPortTopics(80)[0],
+		"GRPCRoute of all ports of a Service":        mesh.RoutedPortTopics(80)[1],
 		"BackendTLSPolicy for a":                     mesh.BackendTLSTopic("a"),
 		"derived answer":                             {Subject: mesh.SubjectDerived, A: "x"},
 	} {

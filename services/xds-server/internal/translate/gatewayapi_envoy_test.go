@@ -62,6 +62,10 @@ func TestGatewayAPIPathsByEnvoy(t *testing.T) {
 			rule("a", "/*", to, rewritten("/"))),
 		attachedRoute(mesh.KindHTTPRoute, "moved", []*configv1.ListenerAttachment{attachment("http", "moved.example.com")},
 			rule("a", "/*", moved(nothing), redirected("/b"))),
+		attachedRoute(mesh.KindHTTPRoute, "wild", []*configv1.ListenerAttachment{attachment("http", "*.wild.example.com")},
+			rule("a", "/*", moved(func(r *networking.HTTPRedirect) { r.Scheme = "https" }))),
+		attachedRoute(mesh.KindGRPCRoute, "half", []*configv1.ListenerAttachment{attachment("http", "grpc.example.com")},
+			rule("a", "/half*", toHost(host, contract.UnresolvedBackend)), rule("a", "/broken*", broken)),
 	)
 	gateway := gatewayOf(t, []*configv1.GatewayListener{
 		{Name: "http", Port: port, Protocol: configv1.ListenerProtocol_LISTENER_PROTOCOL_HTTP},
@@ -82,7 +86,7 @@ func TestGatewayAPIPathsByEnvoy(t *testing.T) {
 		{"/full/x/y?q=1", 200, "/full?q=1"}, {"/set", 200, "/set%100%"},
 		{"/r1/x?q=1", 302, "http://a.example.com:8080/new/x?q=1"}, {"/r1", 302, "http://a.example.com:8080/new"},
 		{"/r2/x", 302, "http://a.example.com:8080/x"}, {"/r2", 302, "http://a.example.com:8080/"},
-		{"/r3/x", 302, "http://a.example.com:8080/whole"}, {"/r4/x", 302, "https://a.example.com:443/r4/x"},
+		{"/r3/x", 302, "http://a.example.com:8080/whole"}, {"/r4/x", 302, "https://a.example.com/r4/x"},
 		{"/r5", 302, "http://other.example.com:8080/r5"}, {"/r6", 308, "http://other.example.com/r6"},
 		{"/r7", 302, "http://a.example.com:9/r7"},
 		{"/none", 503, ""}, {"/gone", 500, ""}, {"/unresolved", 500, ""}, {"/broken", 500, ""},
@@ -96,14 +100,22 @@ func TestGatewayAPIPathsByEnvoy(t *testing.T) {
 	a.expect(t, "same.example.com", "/x", 200, "/x")
 	a.expect(t, "moved.example.com", "/x", 302, "http://moved.example.com:8080/b/x")
 	a.expect(t, "b.example.com", "/echo", 404, "")
-	seen := map[int]bool{}
-	for range 64 {
-		if response, _, err := a.ask("a.example.com", "/half"); err == nil {
-			seen[response.StatusCode] = true
+	// The port in the request's host, which may be that of a node or a tunnel, is not that of the redirect.
+	a.expect(t, "a.example.com:31234", "/r1", 302, "http://a.example.com:8080/new")
+	a.expect(t, "a.example.com:31234", "/r4/x", 302, "https://a.example.com/r4/x")
+	a.expect(t, "x.wild.example.com", "/", 302, "https://x.wild.example.com/")
+	a.expect(t, "x.wild.example.com:31234", "/", 302, "https://x.wild.example.com:443/")
+	a.expect(t, "grpc.example.com", "/broken", 503, "")
+	for host, want := range map[string]int{"a.example.com": 500, "grpc.example.com": 503} {
+		seen := map[int]bool{}
+		for range 64 {
+			if response, _, err := a.ask(host, "/half"); err == nil {
+				seen[response.StatusCode] = true
+			}
 		}
-	}
-	if len(seen) != 2 || !seen[200] || !seen[500] {
-		t.Errorf("half of the backends cannot be resolved: got the statuses %v", seen)
+		if len(seen) != 2 || !seen[200] || !seen[want] {
+			t.Errorf("half of the backends of %s cannot be resolved: got the statuses %v", host, seen)
+		}
 	}
 }
 

@@ -2,12 +2,16 @@ package translate_test
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/class"
+	"fairlead.dev/services/xds-server/internal/mesh"
+	"fairlead.dev/services/xds-server/internal/meshtest"
 	"fairlead.dev/services/xds-server/internal/plan"
 	"fairlead.dev/services/xds-server/internal/translate"
 	"fairlead.dev/services/xds-server/internal/translate/listener"
@@ -31,8 +35,10 @@ func TestRoutesOfServices(t *testing.T) {
 		// By the address of the service, whatever the request's host.
 		{"default", "shop.default.svc.cluster.local:80", "shop.default.svc.cluster.local:80", "/v2"},
 		{"another", "shop.default.svc.cluster.local:8080", "shop.default.svc.cluster.local:8080", "418"},
-		{"default", "shop.default.svc.cluster.local:8080", "", ""},
-		{"default", "beta.default.svc.cluster.local:80", "", ""},
+		// As routes are attached to all ports of some services, other services are chosen by their addresses too.
+		{"default", "shop.default.svc.cluster.local:8080", "shop.default.svc.cluster.local:8080", "default"},
+		{"default", "beta.default.svc.cluster.local:80", "beta.default.svc.cluster.local:80", "default"},
+		{"default", "db.default.svc.cluster.local:5432", "", ""},
 	} {
 		w := load(t, meshRoutes)
 		w.key.Namespace, w.key.DNSDomain = tc.namespace, tc.namespace+".svc.cluster.local"
@@ -72,18 +78,48 @@ func describe(r *routev3.Route) string {
 	}
 }
 
-// A service with routes has listeners at its addresses; an on-demand sidecar, which routes by the host, has none.
+// Where routes are attached to a port of a service, all services with such a port have listeners at their addresses; an
+// on-demand sidecar, which routes by the host, has none.
 func TestServicesWithRoutesHaveListeners(t *testing.T) {
-	w := load(t, meshRoutes)
-	names, err := plan.List(listener.Translator{}, w.key, w.state)
-	if err != nil {
-		t.Fatal(err)
+	at := func(port uint32, client string) *configv1.Resource {
+		return meshtest.GatewayAPI(mesh.KindHTTPRoute, "default", "r", &configv1.AttachedRoute{
+			Services: []*configv1.ServiceAttachment{{Hostname: "a.default.svc.cluster.local", Port: port, ClientNamespace: client}},
+		})
 	}
-	for name, want := range map[string]bool{"10.96.0.1_80": true, "10.96.0.1_8080": false, "10.96.0.2_80": false, "0.0.0.0_80": true} {
-		if slices.Contains(names, name) != want {
-			t.Errorf("%s: listed %v, want %v", name, !want, want)
+	for name, tc := range map[string]struct {
+		route *configv1.Resource
+		want  []string
+	}{
+		"one port":          {at(80, ""), []string{"10.0.0.1_80", "10.0.0.2_80"}},
+		"all ports":         {at(0, ""), []string{"10.0.0.1_80", "10.0.0.1_81", "10.0.0.2_80"}},
+		"another port":      {at(82, ""), nil},
+		"own namespace":     {at(80, "default"), []string{"10.0.0.1_80", "10.0.0.2_80"}},
+		"another namespace": {at(80, "other"), nil},
+	} {
+		w := load(t, meshRoutes)
+		w.state = meshtest.State(t, tc.route,
+			meshtest.Service("default", "a.default.svc.cluster.local", 80, func(s *configv1.Service) {
+				s.Addresses = []string{"10.0.0.1"}
+				s.Ports = append(s.Ports, &configv1.ServicePort{Name: "more", Number: 81, Protocol: configv1.Protocol_PROTOCOL_HTTP})
+			}),
+			meshtest.Service("default", "b.default.svc.cluster.local", 80, func(s *configv1.Service) { s.Addresses = []string{"10.0.0.2"} }))
+		for _, onDemand := range []bool{false, true} {
+			w.key.OnDemand = onDemand
+			names, err := plan.List(listener.Translator{}, w.key, w.state)
+			if err != nil {
+				t.Fatal(err)
+			}
+			names = slices.DeleteFunc(names, func(name string) bool { return !strings.HasPrefix(name, "10.0.0.") })
+			want := tc.want
+			if onDemand {
+				want = nil
+			}
+			if !slices.Equal(names, want) {
+				t.Errorf("%s, on demand %v: got %v, want %v", name, onDemand, names, want)
+			}
 		}
 	}
+	w := load(t, meshRoutes)
 	m, err := listener.Translator{}.Build(w.reader(), "10.96.0.1_80")
 	if err != nil {
 		t.Fatal(err)

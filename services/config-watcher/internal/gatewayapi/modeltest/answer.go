@@ -54,7 +54,7 @@ func (m *Model) Answer(g *object.Object, port int32, r Request) string {
 			}
 			for i, rule := range of.Spec.Rules {
 				for j, match := range append(rule.Matches, make([]v1.HTTPRouteMatch, max(0, 1-len(rule.Matches)))...) {
-					if order, ok := r.matches(match); ok {
+					if order, ok := r.matches(o.Key.Kind, match); ok {
 						order = append(append([]int{-specific(own)}, order...), age, i, j)
 						best = append(best, candidate{order, fmt.Sprintf("%s %s/%s %d", o.Key.Kind, o.Key.Namespace, o.Key.Name, i)})
 					}
@@ -69,7 +69,8 @@ func (m *Model) Answer(g *object.Object, port int32, r Request) string {
 }
 
 // matches reports whether a match is met, and its place: exact path, longest prefix, method, headers, query parameters.
-func (r Request) matches(m v1.HTTPRouteMatch) ([]int, bool) {
+// A GRPCRoute requires one header more, the content type.
+func (r Request) matches(kind string, m v1.HTTPRouteMatch) ([]int, bool) {
 	path := or(m.Path, v1.HTTPPathMatch{})
 	value, exact := strings.TrimSuffix(or(path.Value, "/"), "/"), or(path.Type, v1.PathMatchPathPrefix) == v1.PathMatchExact
 	ok := r.Path == value || strings.HasPrefix(r.Path, value+"/")
@@ -79,6 +80,9 @@ func (r Request) matches(m v1.HTTPRouteMatch) ([]int, bool) {
 	}
 	if m.Method != nil {
 		ok, order[2] = ok && string(*m.Method) == r.Method, 0
+	}
+	if kind == "GRPCRoute" {
+		ok, order[3] = ok && strings.HasPrefix(r.Headers["content-type"], "application/grpc"), order[3]-1
 	}
 	for _, h := range m.Headers {
 		ok = ok && r.Headers[string(h.Name)] == h.Value

@@ -347,9 +347,11 @@ func match(t *rapid.T) v1.HTTPRouteMatch {
 // DrawRequest draws a request.
 func DrawRequest(t *rapid.T) Request {
 	return Request{
-		Host:    pick(t, "host", "a.example.com", "b.a.example.com", "c.example.com", "d.com", "x.net"),
-		Path:    pick(t, "path", "/a/b", "/a", "/", "/a/", "/a/b/c", "/ab", "/c"),
-		Method:  pick(t, "method", "GET", "POST", "PUT"),
-		Headers: map[string]string{"x-h": pick(t, "header", "", "1", "2")}, Query: map[string]string{"q": pick(t, "query", "", "1", "2")},
+		Host:   pick(t, "host", "a.example.com", "b.a.example.com", "c.example.com", "d.com", "x.net"),
+		Path:   pick(t, "path", "/a/b", "/a", "/", "/a/", "/a/b/c", "/ab", "/c"),
+		Method: pick(t, "method", "GET", "POST", "PUT"),
+		Headers: map[string]string{"x-h": pick(t, "header", "", "1", "2"),
+			"content-type": pick(t, "content", "", "application/json", "application/grpc", "application/grpc+proto")},
+		Query: map[string]string{"q": pick(t, "query", "", "1", "2")},
 	}
 }

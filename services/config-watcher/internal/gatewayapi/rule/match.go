@@ -134,9 +134,22 @@ func grpcMatch(in *gatewayv1.GRPCRouteMatch) (*ranked, *Problem) {
 			return nil, p
 		}
 	}
-	out.Headers = len(out.request.Headers)
+	// A gRPC request has this content type, so a GRPCRoute leaves other requests of its hosts to HTTPRoutes. The type
+	// counts as one header more than the match has: of gRPC requests a GRPCRoute has precedence over an HTTPRoute with
+	// the same path.
+	out.Headers = len(out.request.Headers) + 1
+	if out.request.Headers[contentType] == nil {
+		if out.request.Headers == nil {
+			out.request.Headers = map[string]*networking.StringMatch{}
+		}
+		out.request.Headers[contentType] = prefix(grpcContent)
+	}
 	return out, nil
 }
+
+// contentType is the header that tells gRPC requests from others: its value begins with grpcContent, also that of
+// gRPC-Web.
+const contentType, grpcContent = "content-type", "application/grpc"
 
 // method matches the path of a gRPC request, "/<service>/<method>".
 func (m *ranked) method(in *gatewayv1.GRPCMethodMatch) *Problem {

@@ -194,21 +194,27 @@ func check(t *testing.T, got *configv1.AttachedRule, problem *rule.Problem, matc
 func TestGRPC(t *testing.T) {
 	const to = "backendRefs: [{name: a, port: 80}]\n"
 	const body = `{"route":[{"destination":{"host":"a.host","port":{"number":80}},"weight":1}]}`
+	const typed = `"headers":{"content-type":{"prefix":"application/grpc"}}`
+	const all = "{" + typed + "}"
 	for name, c := range map[string]struct{ rule, matches, body, problem string }{
-		"everything":         {to, "{}", body, ""},
-		"service and method": {"matches: [{method: {service: a.B, method: C}}]\n" + to, `{"uri":{"exact":"/a.B/C"}}`, body, ""},
-		"service":            {"matches: [{method: {service: a.B}}]\n" + to, `{"uri":{"prefix":"/a.B/"}}`, body, ""},
-		"method":             {"matches: [{method: {method: C.}}]\n" + to, `{"uri":{"regex":"/[^/]+/C\\."}}`, body, ""},
-		"expressions":        {"matches: [{method: {type: RegularExpression, service: a.*}}]\n" + to, `{"uri":{"regex":"/a.*/[^/]+"}}`, body, ""},
-		"headers":            {"matches: [{headers: [{name: A, value: b}]}]\n" + to, `{"headers":{"a":{"exact":"b"}}}`, body, ""},
-		"neither":            {"matches: [{method: {}}, {}]\n" + to, "{}", `{"directResponse":{"status":503}}`, "neither service nor method"},
-		"no backend":         {"", "{}", `{"directResponse":{"status":503}}`, ""},
+		"everything":         {to, all, body, ""},
+		"service and method": {"matches: [{method: {service: a.B, method: C}}]\n" + to, `{"uri":{"exact":"/a.B/C"},` + typed + "}", body, ""},
+		"service":            {"matches: [{method: {service: a.B}}]\n" + to, `{"uri":{"prefix":"/a.B/"},` + typed + "}", body, ""},
+		"method":             {"matches: [{method: {method: C.}}]\n" + to, `{"uri":{"regex":"/[^/]+/C\\."},` + typed + "}", body, ""},
+		"expressions": {"matches: [{method: {type: RegularExpression, service: a.*}}]\n" + to, `{"uri":{"regex":"/a.*/[^/]+"},` + typed + "}",
+			body, ""},
+		"headers": {"matches: [{headers: [{name: A, value: b}]}]\n" + to,
+			`{"headers":{"a":{"exact":"b"},"content-type":{"prefix":"application/grpc"}}}`, body, ""},
+		"own content type": {"matches: [{headers: [{name: Content-Type, value: application/grpc+proto}]}]\n" + to,
+			`{"headers":{"content-type":{"exact":"application/grpc+proto"}}}`, body, ""},
+		"neither":    {"matches: [{method: {}}, {}]\n" + to, all, `{"directResponse":{"status":503}}`, "neither service nor method"},
+		"no backend": {"", all, `{"directResponse":{"status":503}}`, ""},
 		"mirror": {
-			"filters: [{type: RequestMirror, requestMirror: {backendRef: {name: m, port: 1}}}]\n" + to, "{}",
+			"filters: [{type: RequestMirror, requestMirror: {backendRef: {name: m, port: 1}}}]\n" + to, all,
 			strings.TrimSuffix(body, "}") + `,"mirrors":[{"destination":{"host":"m.host","port":{"number":1}}}]}`, "",
 		},
 		"headers of a backend": {
-			"backendRefs: [{name: a, port: 80, filters: [{type: ResponseHeaderModifier, responseHeaderModifier: {remove: [A]}}]}]", "{}",
+			"backendRefs: [{name: a, port: 80, filters: [{type: ResponseHeaderModifier, responseHeaderModifier: {remove: [A]}}]}]", all,
 			`{"route":[{"destination":{"host":"a.host","port":{"number":80}},"weight":1,"headers":{"response":{"remove":["A"]}}}]}`, "",
 		},
 	} {

@@ -17,7 +17,9 @@ import (
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/xds-server/internal/input"
+	"fairlead.dev/services/xds-server/internal/plan"
 	"fairlead.dev/services/xds-server/internal/translate/gateway"
+	"fairlead.dev/services/xds-server/internal/translate/policy"
 	"fairlead.dev/services/xds-server/internal/translate/typedconfig"
 )
 
@@ -25,16 +27,22 @@ import (
 // destination.
 const udpIdleTimeout = time.Minute
 
-// gatewayUDP builds the listener of a port of UDP; nil if no listener of the Gateway API there has a route.
+// gatewayUDP builds the listener of a port of UDP; nil if no listener of the Gateway API there has a route. It drops
+// everything where policies apply to datagrams; the error, a *plan.Incomplete, names them.
 func gatewayUDP(r *input.Reader, port gateway.Port, name string) (*listenerv3.Listener, error) {
 	rule := leastRule(port.Listeners[0].Routes(r, gateway.AnyHost))
 	if rule == nil {
 		return nil, nil
 	}
+	destinations := rule.GetDestinations()
+	var closed error
+	if err := policy.Datagrams(r, port.Number); err != nil {
+		destinations, closed = nil, &plan.Incomplete{Err: err}
+	}
 	proxy, err := typedconfig.Checked(&udpproxyv3.UdpProxyConfig{
 		StatPrefix:     "outbound_" + name,
 		IdleTimeout:    durationpb.New(udpIdleTimeout),
-		RouteSpecifier: &udpproxyv3.UdpProxyConfig_Matcher{Matcher: udpDestinations(r, rule.GetDestinations())},
+		RouteSpecifier: &udpproxyv3.UdpProxyConfig_Matcher{Matcher: udpDestinations(r, destinations)},
 	})
 	if err != nil {
 		return nil, err
@@ -48,7 +56,7 @@ func gatewayUDP(r *input.Reader, port gateway.Port, name string) (*listenerv3.Li
 	out.ListenerFilters = []*listenerv3.ListenerFilter{{
 		Name: "envoy.filters.udp_listener.udp_proxy", ConfigType: &listenerv3.ListenerFilter_TypedConfig{TypedConfig: proxy},
 	}}
-	return out, nil
+	return out, closed
 }
 
 // udpDestinations chooses the cluster of a session by the weights. The UDP proxy has no weighted clusters, so each but

@@ -290,6 +290,39 @@ func TestAProxyThatLacksAFilterIsClosed(t *testing.T) {
 	}
 }
 
+// TestDatagrams: a port of UDP is closed by each policy that decides about it, and by no other.
+func TestDatagrams(t *testing.T) {
+	for text, closed := range map[string]bool{
+		"{}":                           true, // nothing is allowed
+		"{rules: [{}]}":                false,
+		"{action: DENY}":               false,
+		"{action: DENY, rules: [{}]}":  true,
+		"{action: AUDIT, rules: [{}]}": false,
+		"{rules: [{to: [{operation: {ports: ['53']}}]}]}":                                                  false,
+		"{rules: [{to: [{operation: {ports: ['80']}}]}]}":                                                  true,
+		"{rules: [{to: [{operation: {notPorts: ['80']}}]}]}":                                               false,
+		"{rules: [{from: [{source: {ipBlocks: [10.0.0.0/8]}}]}]}":                                          true,
+		"{rules: [{from: [{source: {ipBlocks: [10.0.0.0/8]}}]}, {to: [{operation: {ports: ['53']}}]}]}":    false,
+		"{rules: [{when: [{key: destination.port, values: ['53']}]}]}":                                     false,
+		"{rules: [{to: [{operation: {ports: ['53'], methods: [GET]}}]}]}":                                  true,
+		"{action: DENY, rules: [{to: [{operation: {ports: ['80']}}]}]}":                                    false,
+		"{action: DENY, rules: [{to: [{operation: {ports: ['80']}}, {operation: {methods: [GET]}}]}]}":     true,
+		"{action: DENY, rules: [{to: [{operation: {notPorts: ['53']}}]}]}":                                 false,
+		"{action: DENY, rules: [{when: [{key: destination.port, values: ['80']}]}]}":                       false,
+		"{action: DENY, rules: [{from: [{source: {ipBlocks: [10.0.0.0/8]}}]}]}":                            true,
+		"{action: CUSTOM, provider: {name: x}, rules: [{}]}":                                               true,
+		"{action: CUSTOM, provider: {name: x}, rules: [{to: [{operation: {ports: ['80'], paths: [/]}}]}]}": false,
+	} {
+		err := policy.Datagrams(reader(t, complete, authorization(t, "p", text)), 53)
+		if (err != nil) != closed || err != nil && !strings.Contains(err.Error(), "AuthorizationPolicy apps/p ") {
+			t.Errorf("%s: closed for %v, want closed %v", text, err, closed)
+		}
+	}
+	if err := policy.Datagrams(reader(t, complete), 53); err != nil {
+		t.Errorf("without policies: %v", err)
+	}
+}
+
 // TestSlots: a proxy that has the filters takes them as resources of fixed names, with policies and without.
 func TestSlots(t *testing.T) {
 	r := reader(t, complete)

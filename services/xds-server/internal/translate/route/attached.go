@@ -31,8 +31,8 @@ type attachedMatch struct {
 }
 
 // attached returns the routes of a virtual host with routes of the Gateway API: the matches of all rules, by rank, up
-// to the first that matches everything. A rule that cannot be built answers 500; the error, a *plan.Incomplete, names
-// it.
+// to the first that matches everything. A rule that cannot be built answers 500, or to gRPC UNAVAILABLE; the error, a
+// *plan.Incomplete, names it.
 func (b *builder) attached(hosts []*mesh.HostRoute) ([]*routev3.Route, error) {
 	var matches []attachedMatch
 	for _, host := range hosts {
@@ -58,8 +58,10 @@ func (b *builder) attached(hosts []*mesh.HostRoute) ([]*routev3.Route, error) {
 		if route == nil {
 			continue
 		}
-		if deadline := deadlineRoute(route); deadline != nil {
-			out = append(out, deadline)
+		for _, before := range []*routev3.Route{deadlineRoute(route), b.hostPortRoute(route)} {
+			if before != nil {
+				out = append(out, before)
+			}
 		}
 		if out = append(out, route); matchesEverything(route.GetMatch()) {
 			break
@@ -77,6 +79,15 @@ func objectKind(route *mesh.AttachedRoute) string {
 	return kind
 }
 
+// failure is the status of requests that cannot be sent anywhere. gRPC's clients read 503, which Envoy also answers
+// where there is no cluster, as UNAVAILABLE.
+func failure(route *mesh.AttachedRoute) uint32 {
+	if route.Key.Kind == mesh.KindGRPCRoute {
+		return http.StatusServiceUnavailable
+	}
+	return http.StatusInternalServerError
+}
+
 func (b *builder) attachedRoute(m attachedMatch) (*routev3.Route, error) {
 	from := origin{m.from.Key.Name,
 		originMetadata(contract.GroupGatewayAPI, strings.ToLower(objectKind(m.from)), m.from.Key.Namespace, m.from.Key.Name)}
@@ -89,7 +100,7 @@ func (b *builder) attachedRoute(m attachedMatch) (*routev3.Route, error) {
 		err = validate(out)
 	}
 	if err != nil {
-		failed := &networking.HTTPRoute{DirectResponse: &networking.HTTPDirectResponse{Status: http.StatusInternalServerError}}
+		failed := &networking.HTTPRoute{DirectResponse: &networking.HTTPDirectResponse{Status: failure(m.from)}}
 		var unmatched error
 		if out, unmatched = b.route(from, failed, request); unmatched != nil {
 			return nil, unmatched
@@ -116,7 +127,7 @@ func (b *builder) completeAttached(out *routev3.Route, m attachedMatch) error {
 	setElements(out.GetMatch(), m)
 	prefix := strings.TrimRight(m.rule.Requests[m.index].GetUri().GetPrefix(), "/")
 	if redirect := out.GetRedirect(); redirect != nil {
-		redirect.PortRedirect = b.attachedRedirectPort(m.rule.HTTP.GetRedirect())
+		b.completeRedirect(redirect, m.rule.HTTP.GetRedirect())
 		if to := m.rule.PrefixRedirect; to != nil {
 			literal, regex := replacePrefix(prefix, *to)
 			switch {
@@ -135,7 +146,7 @@ func (b *builder) completeAttached(out *routev3.Route, m attachedMatch) error {
 		action.PrefixRewrite, action.RegexRewrite = replacePrefix(prefix, *to)
 	}
 	for _, to := range m.rule.HTTP.GetRoute() {
-		if to.GetDestination().GetHost() == contract.UnresolvedBackend {
+		if to.GetDestination().GetHost() == contract.UnresolvedBackend && failure(m.from) == http.StatusInternalServerError {
 			action.ClusterNotFoundResponseCode = routev3.RouteAction_INTERNAL_SERVER_ERROR
 		}
 	}

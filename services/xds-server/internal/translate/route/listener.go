@@ -3,6 +3,7 @@ package route
 import (
 	"net/http"
 	"slices"
+	"strings"
 
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 
@@ -134,6 +135,9 @@ func (c listenerRoutes) host(domain string) (*routev3.VirtualHost, error) {
 	}
 	b := newBuilder(c.r, l.Spec.GetPort())
 	b.secure = c.only != nil
+	if !strings.HasPrefix(domain, "*") {
+		b.domain = domain
+	}
 	var err error
 	out.Routes, err = b.attached(found)
 	return out, err

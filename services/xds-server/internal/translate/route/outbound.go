@@ -90,7 +90,7 @@ func sniffedRouteConfig(r *input.Reader, name, hostname string, port uint32) (*r
 		return nil, nil
 	}
 	own := serviceaddress.ServicePort{Service: svc, Port: svc.GetPorts()[i]}
-	if !protocol.IsSniffed(own.Port.GetProtocol()) && !serviceaddress.IsRouted(r, own) {
+	if !protocol.IsSniffed(own.Port.GetProtocol()) && !serviceaddress.IsChosenByAddress(r, own) {
 		return nil, nil
 	}
 	host, err := newBuilder(r, port, contract.MeshGateway).service(r, svc, svc.GetPorts()[i])

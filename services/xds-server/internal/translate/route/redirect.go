@@ -5,6 +5,8 @@ import (
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
+	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
+	"google.golang.org/protobuf/proto"
 	networking "istio.io/api/networking/v1alpha3"
 
 	"fairlead.dev/proto/fairlead/contract"
@@ -40,24 +42,50 @@ func (b *builder) redirect(in *networking.HTTPRedirect) (*routev3.RedirectAction
 	return out, nil
 }
 
-// attachedRedirectPort is redirectPort by the rules of the Gateway API: the port that is given, else that of the scheme
-// that is given, else the listener's.
-func (b *builder) attachedRedirectPort(in *networking.HTTPRedirect) uint32 {
-	usual, own := defaultPortOf(in.GetScheme() == "https" || in.GetScheme() == "" && b.secure), defaultPortOf(b.secure)
-	port := in.GetPort()
+// completeRedirect completes a redirect by the rules of the Gateway API: it leads to the port that is given, else to
+// that of the scheme that is given, else to the listener's, and the port that a scheme has anyway is left out. Envoy
+// leaves out the port of the request with its host, so where the virtual host has but one domain, the redirect names
+// it.
+func (b *builder) completeRedirect(out *routev3.RedirectAction, in *networking.HTTPRedirect) {
+	if out.GetHostRedirect() == "" {
+		out.HostRedirect = b.domain
+	}
+	usual := b.schemePort(in.GetScheme())
+	out.PortRedirect = in.GetPort()
 	switch {
-	case port != 0:
+	case in.GetPort() != 0:
 	case in.GetScheme() != "":
-		port = usual
+		out.PortRedirect = usual
 	default:
-		port = b.port
+		out.PortRedirect = b.port
 	}
-	// Without a port of its own, the redirect keeps the port in the request's host: a client writes one if the
-	// listener's is not the default port.
-	if port == usual && (in.GetAuthority() != "" || b.port == own) {
-		return 0
+	// The client of a sidecar has written the port in the host, unless it is the scheme's.
+	if out.GetPortRedirect() == usual && (out.GetHostRedirect() != "" || !b.gateways[contract.MeshGateway] || b.port == b.schemePort("")) {
+		out.PortRedirect = 0
 	}
-	return port
+}
+
+// hostPortRoute returns the route for requests whose host has a port, to be inserted before a gateway's redirect of
+// completeRedirect that keeps the request's host and has no port: Envoy would keep that of the request, which may be
+// any. It is nil if none is needed.
+func (b *builder) hostPortRoute(beside *routev3.Route) *routev3.Route {
+	redirect := beside.GetRedirect()
+	if redirect == nil || redirect.GetHostRedirect() != "" || redirect.GetPortRedirect() != 0 || b.gateways[contract.MeshGateway] {
+		return nil
+	}
+	out := proto.CloneOf(beside)
+	out.GetRedirect().PortRedirect = b.schemePort(redirect.GetSchemeRedirect())
+	out.Match.Headers = append(out.Match.Headers, &routev3.HeaderMatcher{
+		Name: ":authority", HeaderMatchSpecifier: &routev3.HeaderMatcher_StringMatch{StringMatch: &matcherv3.StringMatcher{
+			MatchPattern: &matcherv3.StringMatcher_SafeRegex{SafeRegex: &matcherv3.RegexMatcher{Regex: ".*:[0-9]+"}},
+		}},
+	})
+	return out
+}
+
+// schemePort is the port that a scheme has anyway; "" is the listener's scheme.
+func (b *builder) schemePort(scheme string) uint32 {
+	return defaultPortOf(scheme == "https" || scheme == "" && b.secure)
 }
 
 func defaultPortOf(secure bool) uint32 {
@@ -70,7 +98,7 @@ func defaultPortOf(secure bool) uint32 {
 // redirectPort returns the port of a redirect. 0 keeps the port of the request, unless that is the default port of the
 // old scheme.
 func (b *builder) redirectPort(in *networking.HTTPRedirect) uint32 {
-	usual := defaultPortOf(in.GetScheme() == "https" || in.GetScheme() == "" && b.secure)
+	usual := b.schemePort(in.GetScheme())
 	var port uint32
 	switch p := in.GetRedirectPort().(type) {
 	case *networking.HTTPRedirect_Port:

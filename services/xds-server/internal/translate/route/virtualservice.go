@@ -38,6 +38,8 @@ type builder struct {
 	port uint32
 	// secure is true if the listener terminates TLS.
 	secure bool
+	// domain is that of the virtual host if it has but one, without a wildcard; else "".
+	domain string
 }
 
 // virtualService returns the routes of a VirtualService for this port, source and gateway, in order, up to the first

@@ -37,7 +37,7 @@ type EndpointAddress struct {
 	Port    uint32
 	// HTTP is true if some connections may carry HTTP, which is detected and routed by the host of the request.
 	HTTP bool
-	// Sniffed is the service port of undeclared protocol, or of HTTP with routes of its own, that has this address for
+	// Sniffed is the service port of undeclared protocol, or of HTTP if IsChosenByAddress, that has this address for
 	// itself; nil at Wildcard.
 	Sniffed *ServicePort
 	// TLS are the service ports that share the address and are chosen by SNI.
@@ -64,13 +64,13 @@ func (a *EndpointAddress) Opaque() *ServicePort {
 // Addresses lists the addresses that need a listener for a service port:
 //
 //   - Wildcard for declared HTTP: one listener for each port number is enough, because requests are routed by host; and
-//     the VIPs too if IsRouted;
+//     the VIPs too if IsChosenByAddress;
 //   - the VIPs of the service, and Wildcard as well if some of its addresses are CIDR ranges;
 //   - the addresses of the Pods for a headless service;
 //   - Wildcard for a service without an address.
 func Addresses(r *input.Reader, m ServicePort) []string {
 	if contract.IsHTTP(m.Port.GetProtocol()) {
-		if IsRouted(r, m) {
+		if IsChosenByAddress(r, m) {
 			return append([]string{Wildcard}, r.VIPs(m.Service)...)
 		}
 		return []string{Wildcard}
@@ -96,11 +96,12 @@ func Addresses(r *input.Reader, m ServicePort) []string {
 	return out
 }
 
-// IsRouted reports whether routes of the Gateway API are attached to a service port of HTTP. All requests to its VIPs
-// follow them, whatever their host. On-demand sidecars know of no address, and route by the host.
-func IsRouted(r *input.Reader, m ServicePort) bool {
-	return !r.Class().OnDemand && contract.IsHTTP(m.Port.GetProtocol()) &&
-		len(r.ServiceRoutes(m.Service.GetHostname(), m.Port.GetNumber(), mesh.KindHTTPRoute, mesh.KindGRPCRoute)) > 0
+// IsChosenByAddress reports whether all requests to the VIPs of a service port of HTTP are for it, whatever their host.
+// It is so where routes of the Gateway API are attached to services, on all services of the port's number: a route
+// holds for who connects to the address of its service, and not for who names it while connected to another. On-demand
+// sidecars know of no address, and route by the host.
+func IsChosenByAddress(r *input.Reader, m ServicePort) bool {
+	return !r.Class().OnDemand && contract.IsHTTP(m.Port.GetProtocol()) && r.RoutesPort(m.Port.GetNumber())
 }
 
 // isReachedByPodIP reports whether clients connect to the addresses of the service's Pods.
@@ -143,7 +144,7 @@ func at(r *input.Reader, address string, port uint32, protocols ...configv1.Prot
 		a.HTTP = slices.ContainsFunc(a.CIDRs, func(m ServicePort) bool { return protocol.IsSniffed(m.Port.GetProtocol()) })
 	}
 	for _, m := range servicePortsAt(r, egress, key, port, protocols) {
-		if reachedAt(r, m, address) && (!contract.IsHTTP(m.Port.GetProtocol()) || IsRouted(r, m)) {
+		if reachedAt(r, m, address) && (!contract.IsHTTP(m.Port.GetProtocol()) || IsChosenByAddress(r, m)) {
 			a.add(m)
 		}
 	}
