@@ -78,7 +78,8 @@ func (a *attachment) refuse(reason gatewayv1.RouteConditionReason, format string
 
 // listeners attaches a route to those listeners that take it.
 func (l *lookup) listeners(a *attachment, o *object.Object, hostnames []gatewayv1.Hostname, listeners []*listener) {
-	named, kinds, allowed := 0, 0, 0
+	named, kinds := 0, 0
+	var allowed []*listener
 	for _, listener := range listeners {
 		if a.ref.SectionName != nil && *a.ref.SectionName != "" && string(*a.ref.SectionName) != listener.id.Listener ||
 			a.ref.Port != nil && uint32(*a.ref.Port) != listener.port { //nolint:gosec // a port
@@ -92,7 +93,7 @@ func (l *lookup) listeners(a *attachment, o *object.Object, hostnames []gatewayv
 		if !l.allows(listener.from, listener.selector, listener.owner, o.Key.Namespace) {
 			continue
 		}
-		allowed++
+		allowed = append(allowed, listener)
 		attached := &configv1.ListenerAttachment{Gateway: listener.id.Gateway.String(), Listener: listener.id.Listener}
 		if listener.id.Set != (Name{}) {
 			attached.ListenerSet = listener.id.Set.String()
@@ -113,15 +114,15 @@ func (l *lookup) listeners(a *attachment, o *object.Object, hostnames []gatewayv
 		a.refuse(gatewayv1.RouteReasonNoMatchingParent, "the parent has no listener with %s; its listeners are %s", wanted(&a.ref),
 			listed(listeners, func(l *listener) string { return fmt.Sprintf("%s (port %d)", l.id.Listener, l.port) }))
 	case kinds == 0:
-		a.refuse(gatewayv1.RouteReasonNotAllowedByListeners, "no listener takes a %s; add one of a protocol that does, or allow the kind in its "+
+		a.refuse(gatewayv1.RouteReasonNotAllowedByListeners, "no listener takes %ss; add one of a protocol that does, or allow the kind in its "+
 			"allowedRoutes.kinds", o.Key.Kind)
-	case allowed == 0:
-		a.refuse(gatewayv1.RouteReasonNotAllowedByListeners, "no listener allows a %s of namespace %s; allow the namespace in the listener's "+
+	case len(allowed) == 0:
+		a.refuse(gatewayv1.RouteReasonNotAllowedByListeners, "no listener allows %ss of namespace %s; allow the namespace in the listener's "+
 			"allowedRoutes.namespaces", o.Key.Kind, o.Key.Namespace)
 	default:
 		a.refuse(gatewayv1.RouteReasonNoMatchingListenerHostname, "no listener has a hostname in common with the route's %s; listeners have %s",
 			listed(hostnames, func(h gatewayv1.Hostname) string { return string(h) }),
-			listed(listeners, func(l *listener) string { return cmp.Or(l.hostname, "any") }))
+			listed(allowed, func(l *listener) string { return cmp.Or(l.hostname, "any") }))
 	}
 }
 

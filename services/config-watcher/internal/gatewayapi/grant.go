@@ -43,7 +43,7 @@ func grants(spec *gatewayv1.ReferenceGrantSpec, from reference, group, kind, nam
 }
 
 func notGranted(kind string, to Name, fromKind, fromNamespace string) string {
-	return fmt.Sprintf("no ReferenceGrant of namespace %s allows a %s of namespace %s to refer to %s %s; create one there, from that kind and "+
+	return fmt.Sprintf("no ReferenceGrant of namespace %s allows %ss of namespace %s to refer to %s %s; create one there, from that kind and "+
 		"namespace to the kind %s", to.Namespace, fromKind, fromNamespace, kind, to.Name, kind)
 }
 
