@@ -110,6 +110,8 @@ func (l *lookup) listeners(a *attachment, o *object.Object, hostnames []gatewayv
 	}
 	switch {
 	case len(a.ids) > 0:
+	case len(listeners) == 0:
+		a.refuse(gatewayv1.RouteReasonNoMatchingParent, "the parent has no listeners, or is not accepted; see its status")
 	case named == 0:
 		a.refuse(gatewayv1.RouteReasonNoMatchingParent, "the parent has no listener with %s; its listeners are %s", wanted(&a.ref),
 			listed(listeners, func(l *listener) string { return fmt.Sprintf("%s (port %d)", l.id.Listener, l.port) }))

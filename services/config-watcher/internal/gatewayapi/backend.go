@@ -3,6 +3,7 @@ package gatewayapi
 import (
 	"cmp"
 	"fmt"
+	"reflect"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -101,11 +102,11 @@ func (b *backends) resolve(ref *gatewayv1.BackendObjectReference) (host string, 
 		cmp.Or(strings.Join(there, ", "), "none"))
 }
 
-// fieldOf is the path of a backend in its route; ref points into the route.
+// fieldOf is the path of a backend in its route.
 func fieldOf(route *object.Object, ref *gatewayv1.BackendObjectReference) (field string) {
 	backend := func(rule, i int, r *gatewayv1.BackendObjectReference) string {
 		at := fmt.Sprintf("spec.rules[%d].backendRefs[%d]", rule, i)
-		if r == ref {
+		if r == ref || field == "" && reflect.DeepEqual(r, ref) { // a GRPCRoute's is a copy
 			field = at
 		}
 		return at
