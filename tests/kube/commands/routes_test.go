@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"fairlead.dev/pkg/testkit"
 )
 
 // routeDefinition is the definition of a kind of the Gateway API, without its schema.
@@ -20,7 +22,7 @@ spec:
 `, kind, plural, strings.ToLower(kind))
 }
 
-// TestRoutesOfTheGatewayAPIAreDescribed describes a Service to which an HTTPRoute leads that another controller serves.
+// TestRoutesOfTheGatewayAPIAreDescribed describes a Service to which an HTTPRoute leads that its parents do not take.
 func TestRoutesOfTheGatewayAPIAreDescribed(t *testing.T) {
 	s := start(t)
 	s.ApplyCRDs(t)
@@ -44,20 +46,34 @@ spec: {selector: {app: web}, ports: [{port: 80, name: http}]}
 apiVersion: gateway.networking.k8s.io/v1
 kind: Gateway
 metadata: {name: edge, namespace: istio-system}
+spec: {gatewayClassName: istio, listeners: [{name: web, port: 80, protocol: HTTP}]}
 ---
 apiVersion: gateway.networking.k8s.io/v1
 kind: HTTPRoute
 metadata: {name: web, namespace: shop}
 spec: {hostnames: [web.example.com], parentRefs: [{name: edge, namespace: istio-system}, {name: gone}], rules: [{backendRefs: [{name: other, port: 80}]}, {backendRefs: [{name: web, port: 8080}]}]}
-status: {parents: [{parentRef: {name: edge, namespace: istio-system}, controllerName: example.com/edge, conditions: [{type: Accepted, status: "False", reason: NotAllowedByListeners, message: namespace shop is not allowed}]}]}
 `)
+	testkit.Eventually(t, testkit.Patience, func() error {
+		if out, _ := does(t, s, 0, "config", "status", "httproute", "-n", "shop"); !strings.Contains(out, "NotAllowedByListeners") {
+			return fmt.Errorf("config-watcher has not judged the route:\n%s", out)
+		}
+		return nil
+	})
 	out, _ := does(t, s, 0, "describe", "service", "web.shop")
 	for _, text := range []string{
-		"HTTPRoute shop/web, rule 2 of 2, hosts web.example.com (not of this mesh)",
-		"parent Gateway istio-system/edge, not Accepted by example.com/edge (NotAllowedByListeners)",
+		"HTTPRoute shop/web, rule 2 of 2, hosts web.example.com",
+		"parent Gateway istio-system/edge, not Accepted (NotAllowedByListeners)", "parent Gateway shop/gone, not of this mesh",
 		"error BackendPortMissing HTTPRoute shop/web spec.rules[1].backendRefs[0].port: Service shop/web has no port 8080",
-		"error ParentMissing HTTPRoute shop/web spec.parentRefs[1]: there is no Gateway shop/gone", "namespace shop is not allowed",
-		"warning RouteUnread HTTPRoute shop/web: example.com/edge serves it, and not this mesh",
+		"error ParentMissing HTTPRoute shop/web spec.parentRefs[1]: there is no Gateway shop/gone",
+		"NotAllowedByListeners: no listener allows HTTPRoutes of namespace shop",
+	} {
+		if !strings.Contains(out, text) {
+			t.Errorf("%q is not in\n%s", text, out)
+		}
+	}
+	out, _ = does(t, s, 0, "describe", "httproute/web", "-n", "shop")
+	for _, text := range []string{
+		"Hosts: web.example.com", "Parent Gateway shop/gone: it is not there", "there is no Service shop/other", "has no port 8080",
 	} {
 		if !strings.Contains(out, text) {
 			t.Errorf("%q is not in\n%s", text, out)

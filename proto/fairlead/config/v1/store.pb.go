@@ -2070,8 +2070,8 @@ type StatusResponse struct {
 	Sources []*SourceStatus `protobuf:"bytes,1,rep,name=sources,proto3" json:"sources,omitempty"`
 	// findings sorted by type and place.
 	Findings []*Finding `protobuf:"bytes,2,rep,name=findings,proto3" json:"findings,omitempty"`
-	// objects of Istio's kinds with their conditions, those of every source, sorted by kind, namespace and name. They are
-	// what config-watcher writes into the objects' status, where it can.
+	// objects of Istio's kinds and of the Gateway API with their conditions, those of every source, sorted by kind,
+	// namespace and name. They are what config-watcher writes into the objects' status, where it can.
 	Objects []*ObjectStatus `protobuf:"bytes,3,rep,name=objects,proto3" json:"objects,omitempty"`
 	// more_objects counts those that were left out because the answer would be too long.
 	MoreObjects   uint32 `protobuf:"varint,4,opt,name=more_objects,json=moreObjects,proto3" json:"more_objects,omitempty"`
@@ -2150,10 +2150,17 @@ type ObjectStatus struct {
 	InForce bool `protobuf:"varint,4,opt,name=in_force,json=inForce,proto3" json:"in_force,omitempty"`
 	// observed_generation is the generation that the conditions are about; 0 if the source counts none.
 	ObservedGeneration int64 `protobuf:"varint,5,opt,name=observed_generation,json=observedGeneration,proto3" json:"observed_generation,omitempty"`
-	// conditions are Accepted and Programmed; of a Gateway and of a RequestAuthentication ResolvedRefs too.
+	// conditions are Accepted and Programmed; of a Gateway, of routes and of a RequestAuthentication ResolvedRefs too. One
+	// that does not hold for a parent does not hold.
 	Conditions []*Condition `protobuf:"bytes,6,rep,name=conditions,proto3" json:"conditions,omitempty"`
-	// servers of a Gateway.
-	Servers       []*ServerStatus `protobuf:"bytes,7,rep,name=servers,proto3" json:"servers,omitempty"`
+	// servers of a Gateway of networking.istio.io.
+	Servers []*ServerStatus `protobuf:"bytes,7,rep,name=servers,proto3" json:"servers,omitempty"`
+	// parents of a route of the Gateway API, and ancestors of a BackendTLSPolicy: those that this mesh serves.
+	Parents []*ParentStatus `protobuf:"bytes,8,rep,name=parents,proto3" json:"parents,omitempty"`
+	// listeners of a Gateway or ListenerSet of the Gateway API.
+	Listeners []*ListenerStatus `protobuf:"bytes,9,rep,name=listeners,proto3" json:"listeners,omitempty"`
+	// addresses of a Gateway of the Gateway API.
+	Addresses     []string `protobuf:"bytes,10,rep,name=addresses,proto3" json:"addresses,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2237,6 +2244,146 @@ func (x *ObjectStatus) GetServers() []*ServerStatus {
 	return nil
 }
 
+func (x *ObjectStatus) GetParents() []*ParentStatus {
+	if x != nil {
+		return x.Parents
+	}
+	return nil
+}
+
+func (x *ObjectStatus) GetListeners() []*ListenerStatus {
+	if x != nil {
+		return x.Listeners
+	}
+	return nil
+}
+
+func (x *ObjectStatus) GetAddresses() []string {
+	if x != nil {
+		return x.Addresses
+	}
+	return nil
+}
+
+// ParentStatus is the status of an object of the Gateway API for one of its parents.
+type ParentStatus struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// parent, "Gateway infra/edge, section web, port 80".
+	Parent string `protobuf:"bytes,1,opt,name=parent,proto3" json:"parent,omitempty"`
+	// conditions for this parent.
+	Conditions    []*Condition `protobuf:"bytes,2,rep,name=conditions,proto3" json:"conditions,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ParentStatus) Reset() {
+	*x = ParentStatus{}
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ParentStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ParentStatus) ProtoMessage() {}
+
+func (x *ParentStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ParentStatus.ProtoReflect.Descriptor instead.
+func (*ParentStatus) Descriptor() ([]byte, []int) {
+	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *ParentStatus) GetParent() string {
+	if x != nil {
+		return x.Parent
+	}
+	return ""
+}
+
+func (x *ParentStatus) GetConditions() []*Condition {
+	if x != nil {
+		return x.Conditions
+	}
+	return nil
+}
+
+// ListenerStatus is the status of a listener of the Gateway API.
+type ListenerStatus struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// name of the listener.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// attached_routes counts the routes that it has taken.
+	AttachedRoutes int32 `protobuf:"varint,2,opt,name=attached_routes,json=attachedRoutes,proto3" json:"attached_routes,omitempty"`
+	// conditions of the listener.
+	Conditions    []*Condition `protobuf:"bytes,3,rep,name=conditions,proto3" json:"conditions,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListenerStatus) Reset() {
+	*x = ListenerStatus{}
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListenerStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListenerStatus) ProtoMessage() {}
+
+func (x *ListenerStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListenerStatus.ProtoReflect.Descriptor instead.
+func (*ListenerStatus) Descriptor() ([]byte, []int) {
+	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *ListenerStatus) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ListenerStatus) GetAttachedRoutes() int32 {
+	if x != nil {
+		return x.AttachedRoutes
+	}
+	return 0
+}
+
+func (x *ListenerStatus) GetConditions() []*Condition {
+	if x != nil {
+		return x.Conditions
+	}
+	return nil
+}
+
 // Condition is one condition of an object.
 type Condition struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2254,7 +2401,7 @@ type Condition struct {
 
 func (x *Condition) Reset() {
 	*x = Condition{}
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[29]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2266,7 +2413,7 @@ func (x *Condition) String() string {
 func (*Condition) ProtoMessage() {}
 
 func (x *Condition) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[29]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2279,7 +2426,7 @@ func (x *Condition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Condition.ProtoReflect.Descriptor instead.
 func (*Condition) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{29}
+	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Condition) GetType() string {
@@ -2329,7 +2476,7 @@ type ServerStatus struct {
 
 func (x *ServerStatus) Reset() {
 	*x = ServerStatus{}
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[30]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2341,7 +2488,7 @@ func (x *ServerStatus) String() string {
 func (*ServerStatus) ProtoMessage() {}
 
 func (x *ServerStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[30]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2354,7 +2501,7 @@ func (x *ServerStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ServerStatus.ProtoReflect.Descriptor instead.
 func (*ServerStatus) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{30}
+	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ServerStatus) GetName() string {
@@ -2432,7 +2579,7 @@ type SourceStatus struct {
 
 func (x *SourceStatus) Reset() {
 	*x = SourceStatus{}
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[31]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2444,7 +2591,7 @@ func (x *SourceStatus) String() string {
 func (*SourceStatus) ProtoMessage() {}
 
 func (x *SourceStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[31]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2457,7 +2604,7 @@ func (x *SourceStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SourceStatus.ProtoReflect.Descriptor instead.
 func (*SourceStatus) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{31}
+	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *SourceStatus) GetName() string {
@@ -2584,7 +2731,7 @@ type Withheld struct {
 
 func (x *Withheld) Reset() {
 	*x = Withheld{}
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[32]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2596,7 +2743,7 @@ func (x *Withheld) String() string {
 func (*Withheld) ProtoMessage() {}
 
 func (x *Withheld) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[32]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2609,7 +2756,7 @@ func (x *Withheld) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Withheld.ProtoReflect.Descriptor instead.
 func (*Withheld) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{32}
+	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Withheld) GetWhat() string {
@@ -2656,7 +2803,7 @@ type ListSourcesRequest struct {
 
 func (x *ListSourcesRequest) Reset() {
 	*x = ListSourcesRequest{}
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[33]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2668,7 +2815,7 @@ func (x *ListSourcesRequest) String() string {
 func (*ListSourcesRequest) ProtoMessage() {}
 
 func (x *ListSourcesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[33]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2681,7 +2828,7 @@ func (x *ListSourcesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSourcesRequest.ProtoReflect.Descriptor instead.
 func (*ListSourcesRequest) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{33}
+	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{35}
 }
 
 // ListSourcesResponse lists sources.
@@ -2695,7 +2842,7 @@ type ListSourcesResponse struct {
 
 func (x *ListSourcesResponse) Reset() {
 	*x = ListSourcesResponse{}
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[34]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2707,7 +2854,7 @@ func (x *ListSourcesResponse) String() string {
 func (*ListSourcesResponse) ProtoMessage() {}
 
 func (x *ListSourcesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[34]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2720,7 +2867,7 @@ func (x *ListSourcesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListSourcesResponse.ProtoReflect.Descriptor instead.
 func (*ListSourcesResponse) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{34}
+	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ListSourcesResponse) GetSources() []*SourceStatus {
@@ -2741,7 +2888,7 @@ type AcceptSourceRequest struct {
 
 func (x *AcceptSourceRequest) Reset() {
 	*x = AcceptSourceRequest{}
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[35]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2753,7 +2900,7 @@ func (x *AcceptSourceRequest) String() string {
 func (*AcceptSourceRequest) ProtoMessage() {}
 
 func (x *AcceptSourceRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[35]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2766,7 +2913,7 @@ func (x *AcceptSourceRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcceptSourceRequest.ProtoReflect.Descriptor instead.
 func (*AcceptSourceRequest) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{35}
+	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *AcceptSourceRequest) GetName() string {
@@ -2787,7 +2934,7 @@ type AcceptSourceResponse struct {
 
 func (x *AcceptSourceResponse) Reset() {
 	*x = AcceptSourceResponse{}
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[36]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2799,7 +2946,7 @@ func (x *AcceptSourceResponse) String() string {
 func (*AcceptSourceResponse) ProtoMessage() {}
 
 func (x *AcceptSourceResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[36]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2812,7 +2959,7 @@ func (x *AcceptSourceResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AcceptSourceResponse.ProtoReflect.Descriptor instead.
 func (*AcceptSourceResponse) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{36}
+	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *AcceptSourceResponse) GetRemoved() uint32 {
@@ -2836,7 +2983,7 @@ type PreviewRegistryRequest struct {
 
 func (x *PreviewRegistryRequest) Reset() {
 	*x = PreviewRegistryRequest{}
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[37]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2848,7 +2995,7 @@ func (x *PreviewRegistryRequest) String() string {
 func (*PreviewRegistryRequest) ProtoMessage() {}
 
 func (x *PreviewRegistryRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[37]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2861,7 +3008,7 @@ func (x *PreviewRegistryRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreviewRegistryRequest.ProtoReflect.Descriptor instead.
 func (*PreviewRegistryRequest) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{37}
+	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *PreviewRegistryRequest) GetName() string {
@@ -2899,7 +3046,7 @@ type PreviewRegistryResponse struct {
 
 func (x *PreviewRegistryResponse) Reset() {
 	*x = PreviewRegistryResponse{}
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[38]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2911,7 +3058,7 @@ func (x *PreviewRegistryResponse) String() string {
 func (*PreviewRegistryResponse) ProtoMessage() {}
 
 func (x *PreviewRegistryResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[38]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2924,7 +3071,7 @@ func (x *PreviewRegistryResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreviewRegistryResponse.ProtoReflect.Descriptor instead.
 func (*PreviewRegistryResponse) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{38}
+	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *PreviewRegistryResponse) GetServices() []*PreviewedService {
@@ -3002,7 +3149,7 @@ type PreviewedService struct {
 
 func (x *PreviewedService) Reset() {
 	*x = PreviewedService{}
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[39]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3014,7 +3161,7 @@ func (x *PreviewedService) String() string {
 func (*PreviewedService) ProtoMessage() {}
 
 func (x *PreviewedService) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[39]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3027,7 +3174,7 @@ func (x *PreviewedService) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreviewedService.ProtoReflect.Descriptor instead.
 func (*PreviewedService) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{39}
+	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *PreviewedService) GetName() string {
@@ -3133,7 +3280,7 @@ type PreviewProblem struct {
 
 func (x *PreviewProblem) Reset() {
 	*x = PreviewProblem{}
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[40]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3145,7 +3292,7 @@ func (x *PreviewProblem) String() string {
 func (*PreviewProblem) ProtoMessage() {}
 
 func (x *PreviewProblem) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[40]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3158,7 +3305,7 @@ func (x *PreviewProblem) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PreviewProblem.ProtoReflect.Descriptor instead.
 func (*PreviewProblem) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{40}
+	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *PreviewProblem) GetObject() string {
@@ -3205,7 +3352,7 @@ type ListRemoteClustersRequest struct {
 
 func (x *ListRemoteClustersRequest) Reset() {
 	*x = ListRemoteClustersRequest{}
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[41]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3217,7 +3364,7 @@ func (x *ListRemoteClustersRequest) String() string {
 func (*ListRemoteClustersRequest) ProtoMessage() {}
 
 func (x *ListRemoteClustersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[41]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3230,7 +3377,7 @@ func (x *ListRemoteClustersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRemoteClustersRequest.ProtoReflect.Descriptor instead.
 func (*ListRemoteClustersRequest) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{41}
+	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{43}
 }
 
 // ListRemoteClustersResponse lists remote clusters.
@@ -3248,7 +3395,7 @@ type ListRemoteClustersResponse struct {
 
 func (x *ListRemoteClustersResponse) Reset() {
 	*x = ListRemoteClustersResponse{}
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[42]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3260,7 +3407,7 @@ func (x *ListRemoteClustersResponse) String() string {
 func (*ListRemoteClustersResponse) ProtoMessage() {}
 
 func (x *ListRemoteClustersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[42]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3273,7 +3420,7 @@ func (x *ListRemoteClustersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListRemoteClustersResponse.ProtoReflect.Descriptor instead.
 func (*ListRemoteClustersResponse) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{42}
+	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *ListRemoteClustersResponse) GetCluster() string {
@@ -3320,7 +3467,7 @@ type RemoteCluster struct {
 
 func (x *RemoteCluster) Reset() {
 	*x = RemoteCluster{}
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[43]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3332,7 +3479,7 @@ func (x *RemoteCluster) String() string {
 func (*RemoteCluster) ProtoMessage() {}
 
 func (x *RemoteCluster) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[43]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3345,7 +3492,7 @@ func (x *RemoteCluster) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RemoteCluster.ProtoReflect.Descriptor instead.
 func (*RemoteCluster) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{43}
+	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *RemoteCluster) GetId() string {
@@ -3418,7 +3565,7 @@ type Finding struct {
 
 func (x *Finding) Reset() {
 	*x = Finding{}
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[44]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3430,7 +3577,7 @@ func (x *Finding) String() string {
 func (*Finding) ProtoMessage() {}
 
 func (x *Finding) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_store_proto_msgTypes[44]
+	mi := &file_fairlead_config_v1_store_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3443,7 +3590,7 @@ func (x *Finding) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Finding.ProtoReflect.Descriptor instead.
 func (*Finding) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{44}
+	return file_fairlead_config_v1_store_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *Finding) GetType() FindingType {
@@ -3612,7 +3759,7 @@ const file_fairlead_config_v1_store_proto_rawDesc = "" +
 	"\asources\x18\x01 \x03(\v2 .fairlead.config.v1.SourceStatusR\asources\x127\n" +
 	"\bfindings\x18\x02 \x03(\v2\x1b.fairlead.config.v1.FindingR\bfindings\x12:\n" +
 	"\aobjects\x18\x03 \x03(\v2 .fairlead.config.v1.ObjectStatusR\aobjects\x12!\n" +
-	"\fmore_objects\x18\x04 \x01(\rR\vmoreObjects\"\xba\x02\n" +
+	"\fmore_objects\x18\x04 \x01(\rR\vmoreObjects\"\xd6\x03\n" +
 	"\fObjectStatus\x12/\n" +
 	"\x03key\x18\x01 \x01(\v2\x1d.fairlead.config.v1.ObjectKeyR\x03key\x12\x16\n" +
 	"\x06source\x18\x02 \x01(\tR\x06source\x12\x1a\n" +
@@ -3622,7 +3769,22 @@ const file_fairlead_config_v1_store_proto_rawDesc = "" +
 	"\n" +
 	"conditions\x18\x06 \x03(\v2\x1d.fairlead.config.v1.ConditionR\n" +
 	"conditions\x12:\n" +
-	"\aservers\x18\a \x03(\v2 .fairlead.config.v1.ServerStatusR\aservers\"i\n" +
+	"\aservers\x18\a \x03(\v2 .fairlead.config.v1.ServerStatusR\aservers\x12:\n" +
+	"\aparents\x18\b \x03(\v2 .fairlead.config.v1.ParentStatusR\aparents\x12@\n" +
+	"\tlisteners\x18\t \x03(\v2\".fairlead.config.v1.ListenerStatusR\tlisteners\x12\x1c\n" +
+	"\taddresses\x18\n" +
+	" \x03(\tR\taddresses\"e\n" +
+	"\fParentStatus\x12\x16\n" +
+	"\x06parent\x18\x01 \x01(\tR\x06parent\x12=\n" +
+	"\n" +
+	"conditions\x18\x02 \x03(\v2\x1d.fairlead.config.v1.ConditionR\n" +
+	"conditions\"\x8c\x01\n" +
+	"\x0eListenerStatus\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12'\n" +
+	"\x0fattached_routes\x18\x02 \x01(\x05R\x0eattachedRoutes\x12=\n" +
+	"\n" +
+	"conditions\x18\x03 \x03(\v2\x1d.fairlead.config.v1.ConditionR\n" +
+	"conditions\"i\n" +
 	"\tCondition\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x12\x16\n" +
 	"\x06status\x18\x02 \x01(\tR\x06status\x12\x16\n" +
@@ -3780,7 +3942,7 @@ func file_fairlead_config_v1_store_proto_rawDescGZIP() []byte {
 }
 
 var file_fairlead_config_v1_store_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_fairlead_config_v1_store_proto_msgTypes = make([]protoimpl.MessageInfo, 45)
+var file_fairlead_config_v1_store_proto_msgTypes = make([]protoimpl.MessageInfo, 47)
 var file_fairlead_config_v1_store_proto_goTypes = []any{
 	(Action)(0),                             // 0: fairlead.config.v1.Action
 	(EventType)(0),                          // 1: fairlead.config.v1.EventType
@@ -3816,28 +3978,30 @@ var file_fairlead_config_v1_store_proto_goTypes = []any{
 	(*StatusRequest)(nil),                   // 31: fairlead.config.v1.StatusRequest
 	(*StatusResponse)(nil),                  // 32: fairlead.config.v1.StatusResponse
 	(*ObjectStatus)(nil),                    // 33: fairlead.config.v1.ObjectStatus
-	(*Condition)(nil),                       // 34: fairlead.config.v1.Condition
-	(*ServerStatus)(nil),                    // 35: fairlead.config.v1.ServerStatus
-	(*SourceStatus)(nil),                    // 36: fairlead.config.v1.SourceStatus
-	(*Withheld)(nil),                        // 37: fairlead.config.v1.Withheld
-	(*ListSourcesRequest)(nil),              // 38: fairlead.config.v1.ListSourcesRequest
-	(*ListSourcesResponse)(nil),             // 39: fairlead.config.v1.ListSourcesResponse
-	(*AcceptSourceRequest)(nil),             // 40: fairlead.config.v1.AcceptSourceRequest
-	(*AcceptSourceResponse)(nil),            // 41: fairlead.config.v1.AcceptSourceResponse
-	(*PreviewRegistryRequest)(nil),          // 42: fairlead.config.v1.PreviewRegistryRequest
-	(*PreviewRegistryResponse)(nil),         // 43: fairlead.config.v1.PreviewRegistryResponse
-	(*PreviewedService)(nil),                // 44: fairlead.config.v1.PreviewedService
-	(*PreviewProblem)(nil),                  // 45: fairlead.config.v1.PreviewProblem
-	(*ListRemoteClustersRequest)(nil),       // 46: fairlead.config.v1.ListRemoteClustersRequest
-	(*ListRemoteClustersResponse)(nil),      // 47: fairlead.config.v1.ListRemoteClustersResponse
-	(*RemoteCluster)(nil),                   // 48: fairlead.config.v1.RemoteCluster
-	(*Finding)(nil),                         // 49: fairlead.config.v1.Finding
-	(*timestamppb.Timestamp)(nil),           // 50: google.protobuf.Timestamp
+	(*ParentStatus)(nil),                    // 34: fairlead.config.v1.ParentStatus
+	(*ListenerStatus)(nil),                  // 35: fairlead.config.v1.ListenerStatus
+	(*Condition)(nil),                       // 36: fairlead.config.v1.Condition
+	(*ServerStatus)(nil),                    // 37: fairlead.config.v1.ServerStatus
+	(*SourceStatus)(nil),                    // 38: fairlead.config.v1.SourceStatus
+	(*Withheld)(nil),                        // 39: fairlead.config.v1.Withheld
+	(*ListSourcesRequest)(nil),              // 40: fairlead.config.v1.ListSourcesRequest
+	(*ListSourcesResponse)(nil),             // 41: fairlead.config.v1.ListSourcesResponse
+	(*AcceptSourceRequest)(nil),             // 42: fairlead.config.v1.AcceptSourceRequest
+	(*AcceptSourceResponse)(nil),            // 43: fairlead.config.v1.AcceptSourceResponse
+	(*PreviewRegistryRequest)(nil),          // 44: fairlead.config.v1.PreviewRegistryRequest
+	(*PreviewRegistryResponse)(nil),         // 45: fairlead.config.v1.PreviewRegistryResponse
+	(*PreviewedService)(nil),                // 46: fairlead.config.v1.PreviewedService
+	(*PreviewProblem)(nil),                  // 47: fairlead.config.v1.PreviewProblem
+	(*ListRemoteClustersRequest)(nil),       // 48: fairlead.config.v1.ListRemoteClustersRequest
+	(*ListRemoteClustersResponse)(nil),      // 49: fairlead.config.v1.ListRemoteClustersResponse
+	(*RemoteCluster)(nil),                   // 50: fairlead.config.v1.RemoteCluster
+	(*Finding)(nil),                         // 51: fairlead.config.v1.Finding
+	(*timestamppb.Timestamp)(nil),           // 52: google.protobuf.Timestamp
 }
 var file_fairlead_config_v1_store_proto_depIdxs = []int32{
 	5,  // 0: fairlead.config.v1.Object.key:type_name -> fairlead.config.v1.ObjectKey
 	7,  // 1: fairlead.config.v1.Object.overrides:type_name -> fairlead.config.v1.Place
-	50, // 2: fairlead.config.v1.Object.stays_until:type_name -> google.protobuf.Timestamp
+	52, // 2: fairlead.config.v1.Object.stays_until:type_name -> google.protobuf.Timestamp
 	5,  // 3: fairlead.config.v1.GetRequest.key:type_name -> fairlead.config.v1.ObjectKey
 	6,  // 4: fairlead.config.v1.GetResponse.object:type_name -> fairlead.config.v1.Object
 	6,  // 5: fairlead.config.v1.ListResponse.objects:type_name -> fairlead.config.v1.Object
@@ -3852,7 +4016,7 @@ var file_fairlead_config_v1_store_proto_depIdxs = []int32{
 	30, // 14: fairlead.config.v1.DeleteResponse.broken:type_name -> fairlead.config.v1.Warning
 	23, // 15: fairlead.config.v1.ApplyRequest.documents:type_name -> fairlead.config.v1.Document
 	25, // 16: fairlead.config.v1.ApplyResponse.results:type_name -> fairlead.config.v1.ApplyResult
-	49, // 17: fairlead.config.v1.ApplyResponse.unread:type_name -> fairlead.config.v1.Finding
+	51, // 17: fairlead.config.v1.ApplyResponse.unread:type_name -> fairlead.config.v1.Finding
 	30, // 18: fairlead.config.v1.ApplyResponse.broken:type_name -> fairlead.config.v1.Warning
 	5,  // 19: fairlead.config.v1.ApplyResult.key:type_name -> fairlead.config.v1.ObjectKey
 	0,  // 20: fairlead.config.v1.ApplyResult.action:type_name -> fairlead.config.v1.Action
@@ -3863,61 +4027,65 @@ var file_fairlead_config_v1_store_proto_depIdxs = []int32{
 	5,  // 25: fairlead.config.v1.ListWarningsRequest.objects:type_name -> fairlead.config.v1.ObjectKey
 	30, // 26: fairlead.config.v1.ListWarningsResponse.warnings:type_name -> fairlead.config.v1.Warning
 	5,  // 27: fairlead.config.v1.Warning.object:type_name -> fairlead.config.v1.ObjectKey
-	36, // 28: fairlead.config.v1.StatusResponse.sources:type_name -> fairlead.config.v1.SourceStatus
-	49, // 29: fairlead.config.v1.StatusResponse.findings:type_name -> fairlead.config.v1.Finding
+	38, // 28: fairlead.config.v1.StatusResponse.sources:type_name -> fairlead.config.v1.SourceStatus
+	51, // 29: fairlead.config.v1.StatusResponse.findings:type_name -> fairlead.config.v1.Finding
 	33, // 30: fairlead.config.v1.StatusResponse.objects:type_name -> fairlead.config.v1.ObjectStatus
 	5,  // 31: fairlead.config.v1.ObjectStatus.key:type_name -> fairlead.config.v1.ObjectKey
-	34, // 32: fairlead.config.v1.ObjectStatus.conditions:type_name -> fairlead.config.v1.Condition
-	35, // 33: fairlead.config.v1.ObjectStatus.servers:type_name -> fairlead.config.v1.ServerStatus
-	50, // 34: fairlead.config.v1.SourceStatus.last_good:type_name -> google.protobuf.Timestamp
-	2,  // 35: fairlead.config.v1.SourceStatus.state:type_name -> fairlead.config.v1.SourceState
-	50, // 36: fairlead.config.v1.SourceStatus.stale_since:type_name -> google.protobuf.Timestamp
-	37, // 37: fairlead.config.v1.SourceStatus.withheld:type_name -> fairlead.config.v1.Withheld
-	50, // 38: fairlead.config.v1.Withheld.since:type_name -> google.protobuf.Timestamp
-	50, // 39: fairlead.config.v1.Withheld.until:type_name -> google.protobuf.Timestamp
-	36, // 40: fairlead.config.v1.ListSourcesResponse.sources:type_name -> fairlead.config.v1.SourceStatus
-	44, // 41: fairlead.config.v1.PreviewRegistryResponse.services:type_name -> fairlead.config.v1.PreviewedService
-	45, // 42: fairlead.config.v1.PreviewRegistryResponse.problems:type_name -> fairlead.config.v1.PreviewProblem
-	48, // 43: fairlead.config.v1.ListRemoteClustersResponse.clusters:type_name -> fairlead.config.v1.RemoteCluster
-	3,  // 44: fairlead.config.v1.RemoteCluster.state:type_name -> fairlead.config.v1.RemoteClusterState
-	50, // 45: fairlead.config.v1.RemoteCluster.synced_at:type_name -> google.protobuf.Timestamp
-	4,  // 46: fairlead.config.v1.Finding.type:type_name -> fairlead.config.v1.FindingType
-	50, // 47: fairlead.config.v1.Finding.until:type_name -> google.protobuf.Timestamp
-	8,  // 48: fairlead.config.v1.ConfigStoreService.Get:input_type -> fairlead.config.v1.GetRequest
-	10, // 49: fairlead.config.v1.ConfigStoreService.List:input_type -> fairlead.config.v1.ListRequest
-	12, // 50: fairlead.config.v1.ConfigStoreService.Create:input_type -> fairlead.config.v1.CreateRequest
-	14, // 51: fairlead.config.v1.ConfigStoreService.Update:input_type -> fairlead.config.v1.UpdateRequest
-	16, // 52: fairlead.config.v1.ConfigStoreService.UpdateStatus:input_type -> fairlead.config.v1.UpdateStatusRequest
-	18, // 53: fairlead.config.v1.ConfigStoreService.Patch:input_type -> fairlead.config.v1.PatchRequest
-	20, // 54: fairlead.config.v1.ConfigStoreService.Delete:input_type -> fairlead.config.v1.DeleteRequest
-	22, // 55: fairlead.config.v1.ConfigStoreService.Apply:input_type -> fairlead.config.v1.ApplyRequest
-	26, // 56: fairlead.config.v1.ConfigStoreService.Watch:input_type -> fairlead.config.v1.ConfigStoreServiceWatchRequest
-	28, // 57: fairlead.config.v1.ConfigStoreService.ListWarnings:input_type -> fairlead.config.v1.ListWarningsRequest
-	31, // 58: fairlead.config.v1.ConfigStoreService.Status:input_type -> fairlead.config.v1.StatusRequest
-	38, // 59: fairlead.config.v1.ConfigStoreService.ListSources:input_type -> fairlead.config.v1.ListSourcesRequest
-	40, // 60: fairlead.config.v1.ConfigStoreService.AcceptSource:input_type -> fairlead.config.v1.AcceptSourceRequest
-	42, // 61: fairlead.config.v1.ConfigStoreService.PreviewRegistry:input_type -> fairlead.config.v1.PreviewRegistryRequest
-	46, // 62: fairlead.config.v1.ConfigStoreService.ListRemoteClusters:input_type -> fairlead.config.v1.ListRemoteClustersRequest
-	9,  // 63: fairlead.config.v1.ConfigStoreService.Get:output_type -> fairlead.config.v1.GetResponse
-	11, // 64: fairlead.config.v1.ConfigStoreService.List:output_type -> fairlead.config.v1.ListResponse
-	13, // 65: fairlead.config.v1.ConfigStoreService.Create:output_type -> fairlead.config.v1.CreateResponse
-	15, // 66: fairlead.config.v1.ConfigStoreService.Update:output_type -> fairlead.config.v1.UpdateResponse
-	17, // 67: fairlead.config.v1.ConfigStoreService.UpdateStatus:output_type -> fairlead.config.v1.UpdateStatusResponse
-	19, // 68: fairlead.config.v1.ConfigStoreService.Patch:output_type -> fairlead.config.v1.PatchResponse
-	21, // 69: fairlead.config.v1.ConfigStoreService.Delete:output_type -> fairlead.config.v1.DeleteResponse
-	24, // 70: fairlead.config.v1.ConfigStoreService.Apply:output_type -> fairlead.config.v1.ApplyResponse
-	27, // 71: fairlead.config.v1.ConfigStoreService.Watch:output_type -> fairlead.config.v1.ConfigStoreServiceWatchResponse
-	29, // 72: fairlead.config.v1.ConfigStoreService.ListWarnings:output_type -> fairlead.config.v1.ListWarningsResponse
-	32, // 73: fairlead.config.v1.ConfigStoreService.Status:output_type -> fairlead.config.v1.StatusResponse
-	39, // 74: fairlead.config.v1.ConfigStoreService.ListSources:output_type -> fairlead.config.v1.ListSourcesResponse
-	41, // 75: fairlead.config.v1.ConfigStoreService.AcceptSource:output_type -> fairlead.config.v1.AcceptSourceResponse
-	43, // 76: fairlead.config.v1.ConfigStoreService.PreviewRegistry:output_type -> fairlead.config.v1.PreviewRegistryResponse
-	47, // 77: fairlead.config.v1.ConfigStoreService.ListRemoteClusters:output_type -> fairlead.config.v1.ListRemoteClustersResponse
-	63, // [63:78] is the sub-list for method output_type
-	48, // [48:63] is the sub-list for method input_type
-	48, // [48:48] is the sub-list for extension type_name
-	48, // [48:48] is the sub-list for extension extendee
-	0,  // [0:48] is the sub-list for field type_name
+	36, // 32: fairlead.config.v1.ObjectStatus.conditions:type_name -> fairlead.config.v1.Condition
+	37, // 33: fairlead.config.v1.ObjectStatus.servers:type_name -> fairlead.config.v1.ServerStatus
+	34, // 34: fairlead.config.v1.ObjectStatus.parents:type_name -> fairlead.config.v1.ParentStatus
+	35, // 35: fairlead.config.v1.ObjectStatus.listeners:type_name -> fairlead.config.v1.ListenerStatus
+	36, // 36: fairlead.config.v1.ParentStatus.conditions:type_name -> fairlead.config.v1.Condition
+	36, // 37: fairlead.config.v1.ListenerStatus.conditions:type_name -> fairlead.config.v1.Condition
+	52, // 38: fairlead.config.v1.SourceStatus.last_good:type_name -> google.protobuf.Timestamp
+	2,  // 39: fairlead.config.v1.SourceStatus.state:type_name -> fairlead.config.v1.SourceState
+	52, // 40: fairlead.config.v1.SourceStatus.stale_since:type_name -> google.protobuf.Timestamp
+	39, // 41: fairlead.config.v1.SourceStatus.withheld:type_name -> fairlead.config.v1.Withheld
+	52, // 42: fairlead.config.v1.Withheld.since:type_name -> google.protobuf.Timestamp
+	52, // 43: fairlead.config.v1.Withheld.until:type_name -> google.protobuf.Timestamp
+	38, // 44: fairlead.config.v1.ListSourcesResponse.sources:type_name -> fairlead.config.v1.SourceStatus
+	46, // 45: fairlead.config.v1.PreviewRegistryResponse.services:type_name -> fairlead.config.v1.PreviewedService
+	47, // 46: fairlead.config.v1.PreviewRegistryResponse.problems:type_name -> fairlead.config.v1.PreviewProblem
+	50, // 47: fairlead.config.v1.ListRemoteClustersResponse.clusters:type_name -> fairlead.config.v1.RemoteCluster
+	3,  // 48: fairlead.config.v1.RemoteCluster.state:type_name -> fairlead.config.v1.RemoteClusterState
+	52, // 49: fairlead.config.v1.RemoteCluster.synced_at:type_name -> google.protobuf.Timestamp
+	4,  // 50: fairlead.config.v1.Finding.type:type_name -> fairlead.config.v1.FindingType
+	52, // 51: fairlead.config.v1.Finding.until:type_name -> google.protobuf.Timestamp
+	8,  // 52: fairlead.config.v1.ConfigStoreService.Get:input_type -> fairlead.config.v1.GetRequest
+	10, // 53: fairlead.config.v1.ConfigStoreService.List:input_type -> fairlead.config.v1.ListRequest
+	12, // 54: fairlead.config.v1.ConfigStoreService.Create:input_type -> fairlead.config.v1.CreateRequest
+	14, // 55: fairlead.config.v1.ConfigStoreService.Update:input_type -> fairlead.config.v1.UpdateRequest
+	16, // 56: fairlead.config.v1.ConfigStoreService.UpdateStatus:input_type -> fairlead.config.v1.UpdateStatusRequest
+	18, // 57: fairlead.config.v1.ConfigStoreService.Patch:input_type -> fairlead.config.v1.PatchRequest
+	20, // 58: fairlead.config.v1.ConfigStoreService.Delete:input_type -> fairlead.config.v1.DeleteRequest
+	22, // 59: fairlead.config.v1.ConfigStoreService.Apply:input_type -> fairlead.config.v1.ApplyRequest
+	26, // 60: fairlead.config.v1.ConfigStoreService.Watch:input_type -> fairlead.config.v1.ConfigStoreServiceWatchRequest
+	28, // 61: fairlead.config.v1.ConfigStoreService.ListWarnings:input_type -> fairlead.config.v1.ListWarningsRequest
+	31, // 62: fairlead.config.v1.ConfigStoreService.Status:input_type -> fairlead.config.v1.StatusRequest
+	40, // 63: fairlead.config.v1.ConfigStoreService.ListSources:input_type -> fairlead.config.v1.ListSourcesRequest
+	42, // 64: fairlead.config.v1.ConfigStoreService.AcceptSource:input_type -> fairlead.config.v1.AcceptSourceRequest
+	44, // 65: fairlead.config.v1.ConfigStoreService.PreviewRegistry:input_type -> fairlead.config.v1.PreviewRegistryRequest
+	48, // 66: fairlead.config.v1.ConfigStoreService.ListRemoteClusters:input_type -> fairlead.config.v1.ListRemoteClustersRequest
+	9,  // 67: fairlead.config.v1.ConfigStoreService.Get:output_type -> fairlead.config.v1.GetResponse
+	11, // 68: fairlead.config.v1.ConfigStoreService.List:output_type -> fairlead.config.v1.ListResponse
+	13, // 69: fairlead.config.v1.ConfigStoreService.Create:output_type -> fairlead.config.v1.CreateResponse
+	15, // 70: fairlead.config.v1.ConfigStoreService.Update:output_type -> fairlead.config.v1.UpdateResponse
+	17, // 71: fairlead.config.v1.ConfigStoreService.UpdateStatus:output_type -> fairlead.config.v1.UpdateStatusResponse
+	19, // 72: fairlead.config.v1.ConfigStoreService.Patch:output_type -> fairlead.config.v1.PatchResponse
+	21, // 73: fairlead.config.v1.ConfigStoreService.Delete:output_type -> fairlead.config.v1.DeleteResponse
+	24, // 74: fairlead.config.v1.ConfigStoreService.Apply:output_type -> fairlead.config.v1.ApplyResponse
+	27, // 75: fairlead.config.v1.ConfigStoreService.Watch:output_type -> fairlead.config.v1.ConfigStoreServiceWatchResponse
+	29, // 76: fairlead.config.v1.ConfigStoreService.ListWarnings:output_type -> fairlead.config.v1.ListWarningsResponse
+	32, // 77: fairlead.config.v1.ConfigStoreService.Status:output_type -> fairlead.config.v1.StatusResponse
+	41, // 78: fairlead.config.v1.ConfigStoreService.ListSources:output_type -> fairlead.config.v1.ListSourcesResponse
+	43, // 79: fairlead.config.v1.ConfigStoreService.AcceptSource:output_type -> fairlead.config.v1.AcceptSourceResponse
+	45, // 80: fairlead.config.v1.ConfigStoreService.PreviewRegistry:output_type -> fairlead.config.v1.PreviewRegistryResponse
+	49, // 81: fairlead.config.v1.ConfigStoreService.ListRemoteClusters:output_type -> fairlead.config.v1.ListRemoteClustersResponse
+	67, // [67:82] is the sub-list for method output_type
+	52, // [52:67] is the sub-list for method input_type
+	52, // [52:52] is the sub-list for extension type_name
+	52, // [52:52] is the sub-list for extension extendee
+	0,  // [0:52] is the sub-list for field type_name
 }
 
 func init() { file_fairlead_config_v1_store_proto_init() }
@@ -3931,7 +4099,7 @@ func file_fairlead_config_v1_store_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_fairlead_config_v1_store_proto_rawDesc), len(file_fairlead_config_v1_store_proto_rawDesc)),
 			NumEnums:      5,
-			NumMessages:   45,
+			NumMessages:   47,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -36,6 +36,11 @@ stringData: {password: hunter2}
 apiVersion: apps/v1
 kind: Deployment
 metadata: {name: web, namespace: apps}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: HTTPRoute
+metadata: {name: web, namespace: apps}
+spec: {hostnames: [web.example.com], rules: [{backendRefs: [{name: web, port: 80}]}]}
 `
 
 const storedWeb = `apiVersion: networking.istio.io/v1
@@ -90,6 +95,10 @@ func TestInForce(t *testing.T) {
 		strings.Contains(string(svc.Manifest), "status") {
 		t.Errorf("service: %s", svc.Manifest)
 	}
+	if route := string(inForce(t, r, "HTTPRoute", "web").Manifest); !strings.Contains(route, `"web.example.com"`) ||
+		!strings.Contains(route, `"weight":1`) || strings.Contains(route, "status") {
+		t.Errorf("route, with defaults: %s", route)
+	}
 	secret := inForce(t, r, "Secret", "s")
 	if text := string(secret.Manifest); strings.Contains(text, "hunter2") || !strings.Contains(text, "(only in mesh.yaml:15)") {
 		t.Errorf("secret: %s", text)
@@ -124,8 +133,8 @@ func TestInForce(t *testing.T) {
 			t.Errorf("%v has a manifest", o.Key)
 		}
 	}
-	if text := strings.Join(got, "; "); text != "Secret: file mesh.yaml:15; Service: file mesh.yaml:10; VirtualService: memory , overrides "+
-		"file mesh.yaml:5" {
+	if text := strings.Join(got, "; "); text != "HTTPRoute: file mesh.yaml:24; Secret: file mesh.yaml:15; Service: file mesh.yaml:10; "+
+		"VirtualService: memory , overrides file mesh.yaml:5" {
 		t.Errorf("list: %s", text)
 	}
 

@@ -9,8 +9,8 @@ import (
 	"fairlead.dev/services/config-watcher/internal/object"
 )
 
-// stateOf is the change of the CredentialState of a Secret, which is nil if it is gone, with its credential.
-func stateOf(k object.Key, secret *object.Object, c *object.Credential) normalise.Change {
+// StateOf is the change of the CredentialState of a Secret, which is nil if it is gone, with its credential.
+func StateOf(k object.Key, secret *object.Object, c *object.Credential) normalise.Change {
 	k.Group, k.Kind = kinds.GroupFairlead, object.KindCredentialState
 	out := normalise.Change{Key: k}
 	if secret == nil {

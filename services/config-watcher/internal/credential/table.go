@@ -64,7 +64,7 @@ func (t *Table) Take(changes []normalise.Change) (others []normalise.Change) {
 		if c.Key.Kind == kindConfigMap {
 			others = append(others, c)
 		} else if there := c.Object != nil; !same || there != t.there[ref] {
-			others = append(others, stateOf(c.Key, c.Object, now))
+			others = append(others, StateOf(c.Key, c.Object, now))
 			if t.there[ref] = there; !there {
 				delete(t.there, ref)
 			}

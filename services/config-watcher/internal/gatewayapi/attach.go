@@ -79,17 +79,22 @@ func (a *attachment) refuse(reason gatewayv1.RouteConditionReason, format string
 
 // listeners attaches a route to those listeners that take it.
 func (l *lookup) listeners(a *attachment, o *object.Object, hostnames []gatewayv1.Hostname, listeners []*listener) {
-	named, allowed := 0, 0
+	named, kinds := 0, 0
+	var allowed []*listener
 	for _, listener := range listeners {
 		if a.ref.SectionName != nil && *a.ref.SectionName != "" && string(*a.ref.SectionName) != listener.id.Listener ||
 			a.ref.Port != nil && uint32(*a.ref.Port) != listener.port { //nolint:gosec // a port
 			continue
 		}
 		named++
-		if !slices.Contains(listener.kinds, o.Key.Kind) || !l.allows(listener.from, listener.selector, listener.owner, o.Key.Namespace) {
+		if !slices.Contains(listener.kinds, o.Key.Kind) {
 			continue
 		}
-		allowed++
+		kinds++
+		if !l.allows(listener.from, listener.selector, listener.owner, o.Key.Namespace) {
+			continue
+		}
+		allowed = append(allowed, listener)
 		attached := &configv1.ListenerAttachment{Gateway: listener.id.Gateway.String(), Listener: listener.id.Listener}
 		if listener.id.Set != (Name{}) {
 			attached.ListenerSet = listener.id.Set.String()
@@ -106,13 +111,50 @@ func (l *lookup) listeners(a *attachment, o *object.Object, hostnames []gatewayv
 	}
 	switch {
 	case len(a.ids) > 0:
+	case len(listeners) == 0:
+		a.refuse(gatewayv1.RouteReasonNoMatchingParent, "the parent has no listeners, or is not accepted; see its status")
 	case named == 0:
-		a.refuse(gatewayv1.RouteReasonNoMatchingParent, "the parent has no listener with the sectionName and port")
-	case allowed == 0:
-		a.refuse(gatewayv1.RouteReasonNotAllowedByListeners, "no listener allows a %s of namespace %s", o.Key.Kind, o.Key.Namespace)
+		a.refuse(gatewayv1.RouteReasonNoMatchingParent, "the parent has no listener with %s; its listeners are %s", wanted(&a.ref),
+			listed(listeners, func(l *listener) string { return fmt.Sprintf("%s (port %d)", l.id.Listener, l.port) }))
+	case kinds == 0:
+		a.refuse(gatewayv1.RouteReasonNotAllowedByListeners, "no listener takes %ss; add one of a protocol that does, or allow the kind in its "+
+			"allowedRoutes.kinds", o.Key.Kind)
+	case len(allowed) == 0:
+		a.refuse(gatewayv1.RouteReasonNotAllowedByListeners, "no listener allows %ss of namespace %s; allow the namespace in the listener's "+
+			"allowedRoutes.namespaces", o.Key.Kind, o.Key.Namespace)
 	default:
-		a.refuse(gatewayv1.RouteReasonNoMatchingListenerHostname, "no listener has a hostname in common with the route")
+		a.refuse(gatewayv1.RouteReasonNoMatchingListenerHostname, "no listener has a hostname in common with the route's %s; listeners have %s",
+			listed(hostnames, func(h gatewayv1.Hostname) string { return string(h) }),
+			listed(allowed, func(l *listener) string { return cmp.Or(l.hostname, "any") }))
 	}
+}
+
+// wanted is what a parentRef says of the listener.
+func wanted(ref *gatewayv1.ParentReference) string {
+	var out []string
+	if ref.SectionName != nil && *ref.SectionName != "" {
+		out = append(out, fmt.Sprintf("sectionName %q", *ref.SectionName))
+	}
+	if ref.Port != nil {
+		out = append(out, fmt.Sprintf("port %d", *ref.Port))
+	}
+	return cmp.Or(strings.Join(out, " and "), "any name")
+}
+
+// listed names the first few of a list, each once.
+func listed[T any](list []T, text func(T) string) string {
+	const most = 8
+	var out []string
+	for _, v := range list {
+		switch one := text(v); {
+		case slices.Contains(out, one):
+		case len(out) == most:
+			return strings.Join(out, ", ") + " and others"
+		default:
+			out = append(out, one)
+		}
+	}
+	return cmp.Or(strings.Join(out, ", "), "none")
 }
 
 // toService attaches a route to a Service, for clients in the mesh.
@@ -120,7 +162,7 @@ func (l *lookup) toService(a *attachment, o *object.Object, n Name) {
 	s := l.service(n)
 	switch {
 	case s == nil:
-		a.refuse(gatewayv1.RouteReasonNoMatchingParent, "there is no Service %s", n)
+		a.refuse(gatewayv1.RouteReasonNoMatchingParent, "there is no Service %s; create it, or name one that is there", n)
 		return
 	case o.Key.Kind == UDPRoute:
 		a.refuse(gatewayv1.RouteReasonUnsupportedValue, "a UDPRoute cannot be attached to a Service")

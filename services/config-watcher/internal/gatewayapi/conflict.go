@@ -65,7 +65,11 @@ func (c *claims) add(listeners []*listener) {
 		at := l.portOf()
 		if before := c.ports[at]; before != nil {
 			if reason, lost := l.losesTo(before); lost {
-				l.conflicts(reason, "an earlier listener has it")
+				by := "listeners of another protocol have the port"
+				if other := before.byHost[l.hostname]; other != nil {
+					by = fmt.Sprintf("listener %s of %s %s has it", other.id.Listener, other.id.owner().Kind, nameOf(other.id.owner()))
+				}
+				l.conflicts(reason, by)
 				continue
 			}
 		}
@@ -121,7 +125,11 @@ func (c *claims) share(at portOf, list []*listener) {
 
 func (l *listener) conflicts(reason gatewayv1.ListenerConditionReason, message string) {
 	if l.conflict == nil {
-		l.conflict = &finding{string(reason), fmt.Sprintf("port %d, hostname %q: %s", l.port, l.hostname, message)}
+		other := ""
+		if reason == gatewayv1.ListenerReasonHostnameConflict {
+			other = " or hostname"
+		}
+		l.conflict = &finding{string(reason), fmt.Sprintf("port %d, hostname %q: %s; choose another port%s", l.port, l.hostname, message, other)}
 	}
 }
 

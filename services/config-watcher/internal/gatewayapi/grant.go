@@ -42,9 +42,9 @@ func grants(spec *gatewayv1.ReferenceGrantSpec, from reference, group, kind, nam
 	return false
 }
 
-func notGranted(field, kind string, to Name, fromKind, fromNamespace string) string {
-	return fmt.Sprintf("%s: no ReferenceGrant of namespace %s allows a %s of namespace %s to refer to %s %s", field, to.Namespace, fromKind,
-		fromNamespace, kind, to.Name)
+func notGranted(kind string, to Name, fromKind, fromNamespace string) string {
+	return fmt.Sprintf("no ReferenceGrant of namespace %s allows %ss of namespace %s to refer to %s %s; create one there, from that kind and "+
+		"namespace to the kind %s", to.Namespace, fromKind, fromNamespace, kind, to.Name, kind)
 }
 
 // authorityEntry is the entry of a ConfigMap that holds the certificates of authorities. That of Istio, cacert, will do

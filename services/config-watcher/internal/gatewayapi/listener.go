@@ -91,7 +91,8 @@ func (l *lookup) listener(g *gateway, kind string, o *object.Object, id Listener
 	out.protocol = known.protocol
 	if in.Port < 1 || in.Port > 65535 || slices.Contains(ownPorts, in.Port) && in.Protocol != gatewayv1.UDPProtocolType {
 		out.refused = &finding{
-			string(gatewayv1.ListenerReasonPortUnavailable), fmt.Sprintf("port %d is not between 1 and 65535, or the proxy itself has it", in.Port),
+			string(gatewayv1.ListenerReasonPortUnavailable),
+			fmt.Sprintf("port %d is not between 1 and 65535, or the proxy itself has it; choose another", in.Port),
 		}
 	}
 	out.allow(in.AllowedRoutes, known.kinds)

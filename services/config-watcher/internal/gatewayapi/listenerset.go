@@ -51,7 +51,8 @@ func (l *lookup) addSets(g *gateway, spec *gatewayv1.GatewaySpec, claims *claims
 		g.sets = append(g.sets, set)
 		if !l.allows(from, selector, g.name.Namespace, o.Key.Namespace) {
 			set.conclude(false, string(gatewayv1.ListenerSetReasonNotAllowed),
-				fmt.Sprintf("spec.allowedListeners of Gateway %s does not allow ListenerSets of namespace %s", g.name, o.Key.Namespace))
+				fmt.Sprintf("spec.allowedListeners of Gateway %s does not allow ListenerSets of namespace %s; allow the namespace there", g.name,
+					o.Key.Namespace))
 			continue
 		}
 		entries := o.Body.(*gatewayv1.ListenerSet).Spec.Listeners

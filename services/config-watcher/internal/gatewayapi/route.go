@@ -41,6 +41,12 @@ func specOf(o *object.Object) ([]gatewayv1.ParentReference, []gatewayv1.Hostname
 	return nil, nil
 }
 
+// ParentsOf are the parents that a route names; none of an object of another kind.
+func ParentsOf(o *object.Object) []gatewayv1.ParentReference {
+	refs, _ := specOf(o)
+	return refs
+}
+
 // route attaches a route again.
 func (s *State) route(k object.Key) {
 	o := s.objects[k]

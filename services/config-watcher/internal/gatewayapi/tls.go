@@ -118,18 +118,18 @@ func credentialName(n Name) string { return "kubernetes-gateway://" + n.String()
 func (l *lookup) certificate(kind, namespace, field string, ref *gatewayv1.SecretObjectReference) (n Name, reason, message string) {
 	invalid := string(gatewayv1.ListenerReasonInvalidCertificateRef)
 	if ref.Group != nil && *ref.Group != "" || ref.Kind != nil && *ref.Kind != secret {
-		return n, invalid, field + ": only Secrets are supported"
+		return n, invalid, field + ": only Secrets are supported; name one"
 	}
 	n = Name{Namespace: namespace, Name: string(ref.Name)}
 	if ref.Namespace != nil {
 		n.Namespace = string(*ref.Namespace)
 	}
 	if !l.granted(reference{kind, namespace}, "", secret, n) {
-		return n, string(gatewayv1.ListenerReasonRefNotPermitted), notGranted(field, secret, n, kind, namespace)
+		return n, string(gatewayv1.ListenerReasonRefNotPermitted), field + ": " + notGranted(secret, n, kind, namespace)
 	}
 	switch state := l.credential(n); {
 	case state == nil:
-		return n, invalid, fmt.Sprintf("%s: there is no Secret %s", field, n)
+		return n, invalid, fmt.Sprintf("%s: there is no Secret %s; create it, of type kubernetes.io/tls", field, n)
 	case state.Problem != "":
 		return n, invalid, fmt.Sprintf("%s: Secret %s: %s", field, n, state.Problem)
 	}
@@ -152,7 +152,7 @@ func (l *lookup) expiry(g *gateway, n Name) string {
 	switch {
 	case at.IsZero():
 	case !at.After(l.now):
-		return fmt.Sprintf("the certificate in Secret %s has expired at %s", n, at.UTC().Format(time.RFC3339))
+		return fmt.Sprintf("the certificate in Secret %s has expired at %s, and is served; renew it", n, at.UTC().Format(time.RFC3339))
 	case g.expires.IsZero() || at.Before(g.expires):
 		g.expires = at
 	}
@@ -221,7 +221,7 @@ func (l *lookup) frontend(g *gateway, field string, in *gatewayv1.FrontendTLSVal
 			continue
 		}
 		if !l.granted(reference{Gateway, g.name.Namespace}, "", configMap, n) {
-			problem(gatewayv1.ListenerReasonRefNotPermitted, notGranted(at, configMap, n, Gateway, g.name.Namespace))
+			problem(gatewayv1.ListenerReasonRefNotPermitted, at+": "+notGranted(configMap, n, Gateway, g.name.Namespace))
 			continue
 		}
 		text, message := l.authority(n)

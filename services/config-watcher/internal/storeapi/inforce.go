@@ -20,6 +20,7 @@ import (
 	"fairlead.dev/pkg/lists"
 	"fairlead.dev/pkg/nearest"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/config-watcher/internal/access"
 	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/object"
@@ -182,7 +183,7 @@ func places(list []*object.Object) []*configv1.Place {
 // text that is not a valid value, so that nobody writes the JSON back by mistake.
 func render(o *object.Object) ([]byte, error) {
 	tree := map[string]any{}
-	if isWhole(o.Body) {
+	if o.Key.Group == contract.GroupGatewayAPI && o.Body != nil || isWhole(o.Body) {
 		js, err := json.Marshal(o.Body)
 		if err != nil {
 			return nil, err

@@ -1,9 +1,14 @@
 package storeapi
 
 import (
+	"fmt"
+
 	"google.golang.org/protobuf/proto"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/config-watcher/internal/gatewayapi"
 	"fairlead.dev/services/config-watcher/internal/object"
 	objectstatus "fairlead.dev/services/config-watcher/internal/status"
 )
@@ -42,9 +47,71 @@ func objectStatus(row *objectstatus.Row) *configv1.ObjectStatus {
 	for _, c := range row.Status.Conditions {
 		out.Conditions = append(out.Conditions, &configv1.Condition{Type: c.Type, Status: c.Text(), Reason: c.Reason, Message: c.Message})
 	}
+	if row.Status.API != nil {
+		addGatewayAPI(out, row.Status.API)
+	}
 	for _, v := range row.Status.Servers {
 		out.Servers = append(out.Servers, &configv1.ServerStatus{Name: v.Name, Port: v.Port, Hosts: v.Hosts, Reason: v.Reason,
 			Message: v.Message})
 	}
 	return out
+}
+
+// addGatewayAPI adds what an object of the Gateway API has of its own.
+func addGatewayAPI(out *configv1.ObjectStatus, api *objectstatus.API) {
+	listener := func(name gatewayv1.SectionName, attached int32, conditions []metav1.Condition) {
+		out.Listeners = append(out.Listeners, &configv1.ListenerStatus{Name: string(name), AttachedRoutes: attached,
+			Conditions: conditionsOf(conditions)})
+	}
+	parent := func(ref gatewayv1.ParentReference, conditions []metav1.Condition) {
+		out.Parents = append(out.Parents, &configv1.ParentStatus{Parent: parentText(ref, out.GetKey().GetNamespace()),
+			Conditions: conditionsOf(conditions)})
+	}
+	switch {
+	case api.Gateway != nil:
+		for _, l := range api.Gateway.Listeners {
+			listener(l.Name, l.AttachedRoutes, l.Conditions)
+		}
+		for _, a := range api.Gateway.Addresses {
+			out.Addresses = append(out.Addresses, a.Value)
+		}
+	case api.ListenerSet != nil:
+		for _, l := range api.ListenerSet.Listeners {
+			listener(l.Name, l.AttachedRoutes, l.Conditions)
+		}
+	case api.Route != nil:
+		for _, p := range api.Route.Parents {
+			parent(p.ParentRef, p.Conditions)
+		}
+	case api.Policy != nil:
+		for _, a := range api.Policy.Ancestors {
+			parent(a.AncestorRef, a.Conditions)
+		}
+	}
+}
+
+func conditionsOf(list []metav1.Condition) (out []*configv1.Condition) {
+	for _, c := range list {
+		out = append(out, &configv1.Condition{Type: c.Type, Status: string(c.Status), Reason: c.Reason, Message: c.Message})
+	}
+	return out
+}
+
+// parentText is "Gateway infra/edge, section web, port 80".
+func parentText(ref gatewayv1.ParentReference, namespace string) string {
+	kind := gatewayapi.Gateway
+	if ref.Kind != nil {
+		kind = string(*ref.Kind)
+	}
+	if ref.Namespace != nil {
+		namespace = string(*ref.Namespace)
+	}
+	text := kind + " " + namespace + "/" + string(ref.Name)
+	if ref.SectionName != nil && *ref.SectionName != "" {
+		text += ", section " + string(*ref.SectionName)
+	}
+	if ref.Port != nil {
+		text += fmt.Sprintf(", port %d", *ref.Port)
+	}
+	return text
 }

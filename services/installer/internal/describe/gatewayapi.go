@@ -7,13 +7,15 @@ import (
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
+
+	"fairlead.dev/proto/fairlead/contract"
 )
 
-// GatewayAPI is the group of the Gateway API. Several controllers may serve its objects.
+// GatewayAPI is the group of the Gateway API. Beside the mesh other controllers may serve its objects.
 const GatewayAPI = "gateway.networking.k8s.io"
 
 // RouteKinds are the kinds of routes of the Gateway API.
-var RouteKinds = []string{"HTTPRoute", "GRPCRoute", "TLSRoute", "TCPRoute"}
+var RouteKinds = []string{"HTTPRoute", "GRPCRoute", "TLSRoute", "TCPRoute", "UDPRoute"}
 
 // APIGateway is the kind, in Mesh.Objects, of the Gateway of the Gateway API: Istio's is Gateway.
 const APIGateway = "Gateway." + GatewayAPI
@@ -37,7 +39,7 @@ type Route struct {
 type RouteParent struct {
 	// Parent is "Gateway shop/web" or "Service shop/web", with the section or the port that is meant.
 	Parent string `json:"parent"`
-	// Conditions are what controllers say about it in the route's status, "Accepted by NAME", or why not.
+	// Conditions are what the mesh says about it, "Accepted", or why not.
 	Conditions []string `json:"conditions,omitempty"`
 }
 
@@ -93,15 +95,6 @@ type routeSpec struct {
 	}
 }
 
-// routeStatus is what controllers have written about a route.
-type routeStatus struct {
-	Parents []struct {
-		ParentRef      reference
-		ControllerName string
-		Conditions     []struct{ Type, Status, Reason, Message string }
-	}
-}
-
 // Routes lists the routes of the Gateway API that lead to a Service or are attached to it, with what is wrong with
 // them.
 func (m *Mesh) Routes(s Service) (list []Route, err error) {
@@ -122,15 +115,8 @@ func (m *Mesh) Routes(s Service) (list []Route, err error) {
 // route is nil if the object does not concern the Service.
 func (m *Mesh) route(o Object, s Service) (*Route, error) {
 	var spec routeSpec
-	var status routeStatus
-	for _, part := range []struct {
-		text json.RawMessage
-		into any
-	}{{o.Spec, &spec}, {o.Status, &status}} {
-		if len(part.text) == 0 {
-			continue
-		}
-		if err := json.Unmarshal(part.text, part.into); err != nil {
+	if len(o.Spec) > 0 {
+		if err := json.Unmarshal(o.Spec, &spec); err != nil {
 			return nil, fmt.Errorf("%s %s: %w", o.Kind, o.ID(), err)
 		}
 	}
@@ -160,33 +146,23 @@ func (m *Mesh) route(o Object, s Service) (*Route, error) {
 		}
 	}
 	attached := false
-	controllers := []string{}
 	for i, p := range spec.ParentRefs {
 		p = p.complete(GatewayAPI, "Gateway", o.Namespace)
 		attached = attached || p.names(s)
 		parent := RouteParent{Parent: p.String()}
 		field := fmt.Sprintf("spec.parentRefs[%d]", i)
-		if *p.Group == GatewayAPI && p.Kind == "Gateway" &&
-			!slices.ContainsFunc(m.of(APIGateway), func(g Object) bool { return g.Namespace == p.Namespace && g.Name == p.Name }) {
-			r.Problems = append(r.Problems,
-				Problem{"error", "ParentMissing", field, fmt.Sprintf("there is no Gateway %s/%s of %s", p.Namespace, p.Name, GatewayAPI)})
+		conditions := o.Parents[parent.Parent]
+		if len(conditions) == 0 {
+			parent.Conditions = []string{"not of this mesh"}
+			r.Problems = append(r.Problems, m.foreign(p, field))
 		}
-		for _, st := range status.Parents {
-			if st.ParentRef.complete(GatewayAPI, "Gateway", o.Namespace).String() != p.String() {
+		for _, c := range conditions {
+			if c.Status == "True" {
+				parent.Conditions = append(parent.Conditions, c.Type)
 				continue
 			}
-			if !slices.Contains(controllers, st.ControllerName) {
-				controllers = append(controllers, st.ControllerName)
-			}
-			for _, c := range st.Conditions {
-				if c.Status == "True" {
-					parent.Conditions = append(parent.Conditions, c.Type+" by "+st.ControllerName)
-					continue
-				}
-				parent.Conditions = append(parent.Conditions, fmt.Sprintf("not %s by %s (%s)", c.Type, st.ControllerName, c.Reason))
-				r.Problems = append(r.Problems,
-					Problem{"error", "RouteNot" + c.Type, field, fmt.Sprintf("%s says %s: %s", st.ControllerName, c.Reason, c.Message)})
-			}
+			parent.Conditions = append(parent.Conditions, fmt.Sprintf("not %s (%s)", c.Type, c.Reason))
+			r.Problems = append(r.Problems, Problem{"error", "RouteNot" + c.Type, field, c.Reason + ": " + c.Message})
 		}
 		r.Parents = append(r.Parents, parent)
 	}
@@ -196,12 +172,78 @@ func (m *Mesh) route(o Object, s Service) (*Route, error) {
 	if len(spec.ParentRefs) == 0 {
 		r.Problems = append(r.Problems, Problem{"error", "ParentMissing", "spec.parentRefs", "it is attached to nothing; name a Gateway"})
 	}
-	unread := "the mesh does not read the Gateway API: the route has no effect on its proxies; write a Gateway and a VirtualService of " +
-		"networking.istio.io/v1"
-	if len(controllers) > 0 {
-		unread = fmt.Sprintf("%s serves it, and not this mesh: it has no effect on the mesh's proxies", strings.Join(controllers, ", "))
+	for _, c := range o.Conditions {
+		if c.Type == "Programmed" && c.Status != "True" && c.Reason != "Invalid" {
+			r.Problems = append(r.Problems, Problem{"warning", "RouteNotProgrammed", "", c.Reason + ": " + c.Message})
+		}
 	}
-	r.Problems = append(r.Problems, Problem{"warning", "RouteUnread", "", unread})
 	slices.SortStableFunc(r.Problems, func(a, b Problem) int { return strings.Compare(a.Level+a.Field, b.Level+b.Field) })
 	return r, nil
+}
+
+// foreign says why a parent of a route says nothing of it.
+func (m *Mesh) foreign(p reference, field string) Problem {
+	kind := p.Kind
+	if *p.Group == GatewayAPI && kind == "Gateway" {
+		kind = APIGateway
+	}
+	there := slices.ContainsFunc(m.of(kind), func(o Object) bool { return o.Namespace == p.Namespace && o.Name == p.Name })
+	if *p.Group == GatewayAPI && (kind == APIGateway || kind == "ListenerSet") && !there {
+		return Problem{"error", "ParentMissing", field, fmt.Sprintf("there is no %s %s/%s of %s", p.Kind, p.Namespace, p.Name, GatewayAPI)}
+	}
+	return Problem{"warning", "ParentForeign", field, fmt.Sprintf("%s is not of this mesh: another controller serves it, or none", p)}
+}
+
+// ServedGateway is a Gateway of the Gateway API that a gateway's workload serves.
+type ServedGateway struct {
+	Gateway string `json:"gateway"`
+	// Listeners are "web (HTTP, port 80)".
+	Listeners []string `json:"listeners"`
+	// Conditions are "Accepted", or why not.
+	Conditions []string `json:"conditions,omitempty"`
+}
+
+// ServedGateways lists the Gateways of the Gateway API that have a workload: those whose address is a Service that
+// selects it, or that it was made for. services are those of its namespace.
+func (m *Mesh) ServedGateways(w Workload, services []Service) (list []ServedGateway, err error) {
+	for _, o := range m.of(APIGateway) {
+		var spec struct {
+			Addresses []struct {
+				Type  *string
+				Value string
+			}
+			Listeners []struct {
+				Name, Protocol string
+				Port           int32
+			}
+		}
+		if len(o.Spec) > 0 {
+			if err := json.Unmarshal(o.Spec, &spec); err != nil {
+				return nil, fmt.Errorf("%s %s: %w", o.Kind, o.ID(), err)
+			}
+		}
+		serves := o.Namespace == w.Namespace && w.Labels[contract.GatewayNameLabel] == contract.GatewayNameValue(o.Name)
+		if len(spec.Addresses) == 1 && spec.Addresses[0].Type != nil && *spec.Addresses[0].Type == "Hostname" {
+			host := m.host(spec.Addresses[0].Value, o.Namespace)
+			serves = slices.ContainsFunc(services, func(s Service) bool {
+				return s.Selects(w) && (s.Host == host || strings.HasPrefix(s.Host, host+"."))
+			})
+		}
+		if !serves {
+			continue
+		}
+		g := ServedGateway{Gateway: o.ID(), Listeners: []string{}}
+		for _, l := range spec.Listeners {
+			g.Listeners = append(g.Listeners, fmt.Sprintf("%s (%s, port %d)", l.Name, l.Protocol, l.Port))
+		}
+		for _, c := range o.Conditions {
+			if c.Status == "True" {
+				g.Conditions = append(g.Conditions, c.Type)
+			} else {
+				g.Conditions = append(g.Conditions, fmt.Sprintf("not %s (%s: %s)", c.Type, c.Reason, c.Message))
+			}
+		}
+		list = append(list, g)
+	}
+	return list, nil
 }

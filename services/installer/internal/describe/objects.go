@@ -22,9 +22,16 @@ type Object struct {
 	Created               time.Time
 	// Location is where a file has it, "mesh.yaml:12"; empty for others.
 	Location string
-	// Spec and Status are its `spec` and `status` as JSON.
-	Spec, Status json.RawMessage
+	// Spec is its `spec` as JSON.
+	Spec json.RawMessage
+	// Conditions are those of an object of the Gateway API, and Parents those for each parent that the mesh serves, as
+	// "Gateway infra/edge, section web".
+	Conditions []Condition
+	Parents    map[string][]Condition
 }
+
+// Condition is one of an object's status.
+type Condition struct{ Type, Status, Reason, Message string }
 
 // Parse reads an object's manifest, as config-watcher shows it.
 func Parse(manifest []byte, location string) (Object, error) {
@@ -35,14 +42,14 @@ func Parse(manifest []byte, location string) (Object, error) {
 			Labels            map[string]string
 			CreationTimestamp *time.Time
 		}
-		Spec, Status json.RawMessage
-		Data         map[string]string
+		Spec json.RawMessage
+		Data map[string]string
 	}
 	if err := json.Unmarshal(manifest, &tree); err != nil {
 		return Object{}, fmt.Errorf("manifest of an object: %w", err)
 	}
 	o := Object{Kind: tree.Kind, Namespace: tree.Metadata.Namespace, Name: tree.Metadata.Name, Labels: tree.Metadata.Labels,
-		Location: location, Spec: tree.Spec, Status: tree.Status}
+		Location: location, Spec: tree.Spec}
 	if tree.Metadata.CreationTimestamp != nil {
 		o.Created = *tree.Metadata.CreationTimestamp
 	}

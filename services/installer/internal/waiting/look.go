@@ -12,6 +12,7 @@ import (
 	"fairlead.dev/pkg/nearest"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/installer/internal/configapi"
+	"fairlead.dev/services/installer/internal/kinds"
 	"fairlead.dev/services/installer/internal/meshclient"
 )
 
@@ -107,7 +108,7 @@ func hasAcked(p *configv1.ProxyStatus, goal *configv1.Revision) bool {
 // is part of the revision that it tells next.
 func (w *wait) at(ctx context.Context, watcher meshclient.Watcher) (progress, error) {
 	res, err := watcher.Status(ctx,
-		&configv1.StatusRequest{Kind: w.Key.GetKind(), Namespace: w.Key.GetNamespace(), Name: w.Key.GetName()})
+		&configv1.StatusRequest{Kind: kinds.NameOf(w.Key), Namespace: w.Key.GetNamespace(), Name: w.Key.GetName()})
 	if err = watcher.Explain(err); err != nil {
 		if gone := new(configapi.NotFoundError); errors.As(err, &gone) {
 			return w.absent(), nil
@@ -117,14 +118,15 @@ func (w *wait) at(ctx context.Context, watcher meshclient.Watcher) (progress, er
 		}
 		return progress{final: true}, err
 	}
+	objects := res.GetObjects()
 	var newest *configv1.ObjectStatus
-	for _, o := range res.GetObjects() {
+	for _, o := range objects {
 		if o.GetInForce() && (newest == nil || o.GetObservedGeneration() > newest.GetObservedGeneration()) {
 			newest = o
 		}
 	}
-	if newest == nil && len(res.GetObjects()) > 0 {
-		newest = res.GetObjects()[0] // none is in force: its conditions say why
+	if newest == nil && len(objects) > 0 {
+		newest = objects[0] // none is in force: its conditions say why
 	}
 	switch {
 	case newest == nil:
@@ -134,6 +136,9 @@ func (w *wait) at(ctx context.Context, watcher meshclient.Watcher) (progress, er
 	case newest.GetObservedGeneration() < w.Generation:
 		return progress{text: fmt.Sprintf("%s has read generation %d, not yet %d", watcher.Name, newest.GetObservedGeneration(), w.Generation)},
 			nil
+	}
+	if GroupOf(kinds.NameOf(w.Key)) == groupGatewayAPI {
+		return w.served(newest)
 	}
 	exactly := newest.GetObservedGeneration() == w.Generation || w.Generation == 0
 	for _, c := range newest.GetConditions() {
@@ -148,6 +153,29 @@ func (w *wait) at(ctx context.Context, watcher meshclient.Watcher) (progress, er
 		case c.GetType() == "Programmed" && w.For == Programmed:
 			return progress{text: c.GetReason() + ": " + c.GetMessage()}, nil
 		}
+	}
+	return progress{done: true}, nil
+}
+
+// served is the progress of an object of the Gateway API. What its parents lack may come later, so only a refusal ends
+// the wait: of the object, or by a proxy.
+func (w *wait) served(o *configv1.ObjectStatus) (progress, error) {
+	if len(o.GetConditions()) == 0 {
+		return progress{text: "nothing of this mesh serves it: its class or its parents are not there, or another controller's"}, nil
+	}
+	var pending *configv1.Condition
+	for _, c := range o.GetConditions() {
+		switch {
+		case c.GetStatus() == "True", c.GetType() != "Accepted" && c.GetType() != "Programmed":
+		case c.GetReason() == "Overridden", c.GetReason() == "Invalid" && c.GetType() == "Accepted",
+			c.GetReason() == "Rejected" && w.For == Programmed:
+			return progress{final: true}, fmt.Errorf("%s: %s: %s", w, c.GetReason(), c.GetMessage())
+		case pending == nil && (c.GetType() == "Accepted" || w.For == Programmed):
+			pending = c
+		}
+	}
+	if pending != nil {
+		return progress{text: pending.GetReason() + ": " + pending.GetMessage()}, nil
 	}
 	return progress{done: true}, nil
 }
@@ -168,7 +196,7 @@ func (w *wait) unknown(ctx context.Context) string {
 	inNamespace := map[string]string{}
 	// If the objects cannot be listed, there is nothing to suggest.
 	_ = w.mesh.Call(ctx, func(ctx context.Context, client *configapi.Client) error {
-		res, err := client.List(ctx, &configv1.ListRequest{Kind: key.GetKind(), InForce: true, WithoutManifests: true})
+		res, err := client.List(ctx, &configv1.ListRequest{Kind: kinds.NameOf(key), InForce: true, WithoutManifests: true})
 		for _, o := range res.GetObjects() {
 			name, namespace := o.GetKey().GetName(), o.GetKey().GetNamespace()
 			names = append(names, name)
@@ -181,6 +209,19 @@ func (w *wait) unknown(ctx context.Context) string {
 		}
 		return err
 	})
+	if len(having) == 0 && kinds.NameOf(key) == "Gateway" {
+		apiGateway := kinds.Key(kinds.APIGateway, key.GetNamespace(), key.GetName())
+		_ = w.mesh.Call(ctx, func(ctx context.Context, client *configapi.Client) error {
+			_, err := client.Get(ctx, &configv1.GetRequest{Key: apiGateway, InForce: true})
+			if err == nil {
+				names = []string{"gtw/" + key.GetName()}
+			}
+			return err
+		})
+		if len(names) == 1 && names[0] == "gtw/"+key.GetName() {
+			return fmt.Sprintf("no Gateway of networking.istio.io has this name; that of the Gateway API is %s", names[0])
+		}
+	}
 	slices.Sort(having)
 	hint := ""
 	switch near := nearest.Name(key.GetName(), names); {
@@ -191,5 +232,5 @@ func (w *wait) unknown(ctx context.Context) string {
 	case near != "":
 		hint = fmt.Sprintf("; did you mean %q in namespace %s?", near, inNamespace[near])
 	}
-	return fmt.Sprintf("no such object is known%s; `fairlead config get %s -A` lists what there is", hint, key.GetKind())
+	return fmt.Sprintf("no such object is known%s; `fairlead config get %s -A` lists what there is", hint, kinds.NameOf(key))
 }

@@ -44,7 +44,11 @@ var statusGroups = map[string][]string{
 		"EnvoyFilter", "ProxyConfig"},
 	"security.istio.io":  {"PeerAuthentication", "RequestAuthentication", "AuthorizationPolicy"},
 	"telemetry.istio.io": {"Telemetry"}, "extensions.istio.io": {"WasmPlugin"},
+	groupGatewayAPI: {kinds.APIGateway, "GatewayClass", "ListenerSet", "HTTPRoute", "GRPCRoute", "TLSRoute", "TCPRoute", "UDPRoute",
+		"BackendTLSPolicy"},
 }
+
+const groupGatewayAPI = "gateway.networking.k8s.io"
 
 // Result is how a wait has ended.
 type Result struct {
@@ -159,7 +163,7 @@ func lastWord(said, text string) string {
 	return text
 }
 
-// GroupOf is the API group of a kind whose objects have conditions; "" for others.
+// GroupOf is the API group of a kind, as kinds.Parse returns it, whose objects have conditions; "" for others.
 func GroupOf(kind string) string {
 	for group, kinds := range statusGroups {
 		if slices.Contains(kinds, kind) {
@@ -211,7 +215,8 @@ func writtenGeneration(ctx context.Context, cluster *meshclient.Cluster, key *co
 	if err != nil {
 		return 0, kube.Explain(err)
 	}
-	resource := schema.GroupVersionResource{Group: GroupOf(key.GetKind()), Resource: kinds.Plural(strings.ToLower(key.GetKind()))}
+	resource := schema.GroupVersionResource{Group: GroupOf(kinds.NameOf(key)),
+		Resource: kinds.Plural(strings.ToLower(key.GetKind()))}
 	for _, g := range groups.Groups {
 		if g.Name == resource.Group {
 			resource.Version = g.PreferredVersion.Version

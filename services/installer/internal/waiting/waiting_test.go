@@ -40,3 +40,57 @@ func TestUntil(t *testing.T) {
 		})
 	}
 }
+
+// TestUntilAnObjectOfTheGatewayAPIIsServed waits for objects whose parents may come later: only a refusal, of the object
+// or by a proxy, ends the wait.
+func TestUntilAnObjectOfTheGatewayAPIIsServed(t *testing.T) {
+	m := clitest.New(t)
+	accepted := &configv1.Condition{Type: "Accepted", Status: "True"}
+	condition := func(typ, reason, message string) *configv1.Condition {
+		return &configv1.Condition{Type: typ, Status: "False", Reason: reason, Message: message}
+	}
+	var objects []*configv1.Object
+	var statuses []*configv1.ObjectStatus
+	add := func(kind, name string, conditions ...*configv1.Condition) {
+		key := kinds.Key(kind, "shop", name)
+		objects = append(objects, &configv1.Object{Key: key, Source: "file", Manifest: []byte("{}")})
+		statuses = append(statuses, &configv1.ObjectStatus{Key: key, Conditions: conditions})
+	}
+	add("HTTPRoute", "served", accepted, condition("ResolvedRefs", "BackendNotFound", "gone"), &configv1.Condition{Type: "Programmed", Status: "True"})
+	add("HTTPRoute", "apart", condition("Accepted", "NoMatchingParent", "no listener"), condition("Programmed", "Invalid", "nothing"))
+	add("TCPRoute", "foreign")
+	add("HTTPRoute", "refused", condition("Accepted", "Invalid", "spec is bad"))
+	add("HTTPRoute", "rejected", accepted, condition("Programmed", "Rejected", "Envoy says no"))
+	add(kinds.APIGateway, "edge", accepted, condition("Programmed", "Pending", "no gateway is connected"))
+	add("Gateway", "edge", accepted)
+	m.SetFiles(objects, nil)
+	m.SetStatuses(statuses...)
+	m.SetFleet([]*configv1.ProxyStatus{{NodeId: "router~1~a.shop~x", Acked: clitest.Revision(9)}}, nil)
+	for _, tc := range []struct {
+		kind, name  string
+		done, waits bool
+		says        string
+	}{
+		{"HTTPRoute", "served", true, false, "programmed"},
+		{"HTTPRoute", "apart", false, true, "NoMatchingParent: no listener"},
+		{"TCPRoute", "foreign", false, true, "nothing of this mesh serves it"},
+		{"HTTPRoute", "refused", false, false, "Invalid: spec is bad"},
+		{"HTTPRoute", "rejected", false, false, "Rejected: Envoy says no"},
+		{kinds.APIGateway, "edge", false, true, "Pending: no gateway is connected"},
+		{"Gateway", "edge", true, false, "programmed"},
+	} {
+		result, err := waiting.Until(t.Context(), m.Mesh(), waiting.Request{
+			Key: kinds.Key(tc.kind, "shop", tc.name), For: waiting.Programmed, Threshold: 1, Timeout: 300 * time.Millisecond,
+		})
+		if result == nil || result.Done != tc.done || (err == nil) != tc.done || !strings.Contains(result.Message, tc.says) ||
+			strings.Contains(result.Message, "not programmed within") != tc.waits {
+			t.Errorf("%s %s: %+v, %v", tc.kind, tc.name, result, err)
+		}
+	}
+	_, err := waiting.Until(t.Context(), m.Mesh(), waiting.Request{
+		Key: kinds.Key("Gateway", "shop", "ege"), For: waiting.Programmed, Threshold: 1, Timeout: 300 * time.Millisecond,
+	})
+	if err == nil || !strings.Contains(err.Error(), `did you mean "edge"`) {
+		t.Errorf("%v", err)
+	}
+}

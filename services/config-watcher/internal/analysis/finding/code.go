@@ -129,6 +129,17 @@ const (
 	AttachedRouteUnreachable Code = "AttachedRouteUnreachable"
 	AttachedRouteTakes       Code = "AttachedRouteTakes"
 
+	GatewayClassNotFound     Code = "GatewayClassNotFound"
+	GatewayNotAccepted       Code = "GatewayNotAccepted"
+	ListenerNotServed        Code = "ListenerNotServed"
+	ListenerReferenceInvalid Code = "ListenerReferenceInvalid"
+	RouteParentNotFound      Code = "RouteParentNotFound"
+	RouteNotAttached         Code = "RouteNotAttached"
+	RouteServiceInvalid      Code = "RouteServiceInvalid"
+	RouteBackendInvalid      Code = "RouteBackendInvalid"
+	RouteRuleUnsupported     Code = "RouteRuleUnsupported"
+	TLSPolicyNotAccepted     Code = "TLSPolicyNotAccepted"
+
 	DiscoverySelectsNothing Code = "DiscoverySelectsNothing"
 
 	EnvoyFilterInternals   Code = "EnvoyFilterInternals"

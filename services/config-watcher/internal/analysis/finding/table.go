@@ -32,6 +32,7 @@ var (
 	workloads, services = []string{AnyWorkload}, []string{AnyService}
 	// kubernetesServices is for findings about Services alone.
 	kubernetesServices, namespaces, secrets = []string{"Service"}, []string{"Namespace"}, []string{"Secret"}
+	apiGateways                             = []string{"gateway.networking.k8s.io/Gateway"}
 )
 
 // Descriptions lists every code, in the order of the reference page.
@@ -268,6 +269,32 @@ var OfWholeMesh = []Description{
 	{AttachedRouteTakes, Info, "", nil,
 		"An HTTPRoute or GRPCRoute of a file takes a host, or a part of its requests, from a route that is not of that file.",
 		"The other route gets these requests no more once the file is applied."},
+	{GatewayClassNotFound, Warning, "", nil, "A Gateway of the Gateway API names a GatewayClass that is not there.",
+		"The mesh serves no listener of it, and no proxy is made for it."},
+	{GatewayNotAccepted, Error, "", nil, "A Gateway, ListenerSet or GatewayClass of the Gateway API is not accepted as a whole.",
+		"The condition Accepted or ResolvedRefs of its status is false."},
+	{ListenerNotServed, Error, "", nil,
+		"A listener of the Gateway API conflicts with another one, or has a protocol or port that is not served.",
+		"Nobody listens for it; its routes stay attached."},
+	{ListenerReferenceInvalid, Error, "", secrets,
+		"A listener of the Gateway API names a Secret or ConfigMap that is not there, cannot be used or is not granted, or a kind that it " +
+			"cannot take.",
+		"A listener without its certificate is not served."},
+	{RouteParentNotFound, Error, "", apiGateways, "A parent of a route or ListenerSet of the Gateway API is not there, or none is named.",
+		"It has no effect there, and its status says nothing about this parent."},
+	{RouteNotAttached, Error, "", nil,
+		"No listener of a parent takes a route of the Gateway API, because of its name, port, kind, namespace or hostnames.",
+		"The route has no effect at this parent."},
+	{RouteServiceInvalid, Error, "", services,
+		"A Service or ServiceEntry that is the parent of a route of the Gateway API is not there, or cannot be a parent.",
+		"The route has no effect there."},
+	{RouteBackendInvalid, Error, "", services,
+		"A backend of a route of the Gateway API is not there, of a kind or protocol that does not do, or not granted by its namespace.",
+		"Its share of the requests is answered 500."},
+	{RouteRuleUnsupported, Error, "", nil, "A rule of a route of the Gateway API has a value or filter that is not supported.",
+		"Its requests are answered 500, and a match that cannot be read matches nothing."},
+	{TLSPolicyNotAccepted, Error, "", services, "A BackendTLSPolicy is not accepted, or an older one counts.",
+		"If none of its authorities is valid, requests to the Service fail; they are never sent unverified."},
 
 	{EnvoyFilterInternals, Info, "IST0133", nil, "An EnvoyFilter depends on how proxies are configured inside.",
 		"It may stop working with another version."},

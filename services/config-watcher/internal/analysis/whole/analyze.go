@@ -35,7 +35,7 @@ var checks = []func(*run){
 	checkGatewayPorts, checkSharedCertificates, checkCertificateDates,
 	checkSelectors, checkSelectorConflicts, checkTelemetryProviders, checkReach,
 	checkEntryAddresses, checkEntryProtocols, checkNetworks, checkMeshNetworks, checkDiscovery,
-	checkPatches, checkConditions, checkJWKS, checkGatewayAPI, checkAttachedRoutes,
+	checkPatches, checkConditions, checkJWKS, checkGatewayAPI, checkAttachedRoutes, checkGatewayStatuses,
 	checkSources, checkEnforcement, checkClaimRoutes,
 }
 

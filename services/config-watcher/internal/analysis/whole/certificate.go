@@ -101,6 +101,7 @@ func checkCertificateDates(r *run) {
 		}
 	}
 	r.ingressCredentials(look)
+	r.listenerCredentials(look)
 }
 
 // serverCredentials yields the credentials that the servers of a Gateway name, with their fields.

@@ -253,8 +253,8 @@ func (m *Mesh) get(group, kind, namespace, name string) *Object {
 // RootNamespace is the namespace of the mesh configuration.
 func (m *Mesh) RootNamespace() string { return kinds.MeshNamespace }
 
-// Credentials lists the Secrets that Gateways, DestinationRules and Ingresses of the loaded objects may stand for, each
-// once, sorted.
+// Credentials lists the Secrets that Gateways of both APIs, DestinationRules and Ingresses of the loaded objects may
+// stand for, each once, sorted.
 func (m *Mesh) Credentials() []object.Key {
 	m.index()
 	var out []object.Key
@@ -286,7 +286,9 @@ func (m *Mesh) Credentials() []object.Key {
 			add(append([]string{o.Key.Namespace}, gateways...), p.TLS.GetCredentialName())
 		}
 	}
-	r.ingressCredentials(func(_ *Object, namespaces []string, _, name string) { add(namespaces, name) })
+	of := func(_ *Object, namespaces []string, _, name string) { add(namespaces, name) }
+	r.ingressCredentials(of)
+	r.listenerCredentials(of)
 	slices.SortFunc(out, object.Key.Compare)
 	return slices.Compact(out)
 }

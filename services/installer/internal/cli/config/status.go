@@ -36,9 +36,9 @@ func newConfigStatus(flags *meshflags.Flags) *cobra.Command {
 		Short: "Show how the sources of the configuration do, and what has become of objects",
 		Long: `Show how the sources of the configuration do, and what has become of the objects of each, those of files included.
 
-Objects of Istio's kinds have the conditions that config-watcher also writes into their status, where it can:
+Objects of Istio's kinds and of the Gateway API have the conditions that config-watcher also writes into their status, where it can:
 
-  ACCEPTED    the newest version is valid, and no other source's version of the object counts in its place
+  ACCEPTED    the newest version is valid, and no other source's version of the object counts in its place; the parents of a route take it
   PROGRAMMED  every proxy has acknowledged the newest version; if not, the message names those that have not, with Envoy's own words
 
 Then it lists what is to be said of objects of any kind:
@@ -111,7 +111,7 @@ func (f configStatusFlags) run(cmd *cobra.Command, mesh *meshclient.Mesh, a []st
 
 // statusOf asks for the status of one object, and for the version in force.
 func statusOf(ctx context.Context, client *configapi.Client, key *configv1.ObjectKey) (*configv1.StatusResponse, *configv1.Object, error) {
-	res, err := client.Status(ctx, &configv1.StatusRequest{Kind: key.GetKind(), Namespace: key.GetNamespace(), Name: key.GetName()})
+	res, err := client.Status(ctx, &configv1.StatusRequest{Kind: kinds.NameOf(key), Namespace: key.GetNamespace(), Name: key.GetName()})
 	if err != nil {
 		return nil, nil, client.Explain(err)
 	}
@@ -170,6 +170,19 @@ func printConditions(out io.Writer, versions []*configv1.ObjectStatus) error {
 		}
 		for _, s := range v.GetServers() {
 			tab.Add(v.GetSource(), "server "+s.GetName(), s.GetPort(), s.GetReason(), "", s.GetMessage())
+		}
+		for _, l := range v.GetListeners() {
+			for _, c := range l.GetConditions() {
+				tab.Add(v.GetSource(), "listener "+l.GetName()+" "+c.GetType(), c.GetStatus(), c.GetReason(), "", c.GetMessage())
+			}
+		}
+		if len(v.GetParents()) < 2 {
+			continue
+		}
+		for _, p := range v.GetParents() {
+			for _, c := range p.GetConditions() {
+				tab.Add(v.GetSource(), p.GetParent()+" "+c.GetType(), c.GetStatus(), c.GetReason(), "", c.GetMessage())
+			}
 		}
 	}
 	fmt.Fprintln(out)

@@ -33,7 +33,8 @@ func newWait(flags *meshflags.Flags) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "wait KIND/NAME[.NAMESPACE] | KIND NAME[.NAMESPACE]",
 		Short: "Wait until the proxies have acknowledged an object",
-		Long: `Wait until the proxies have acknowledged an object of Istio's kinds in its newest generation, or in that of --generation.
+		Long: `Wait until the proxies have acknowledged an object of Istio's kinds or of the Gateway API in its newest generation, or in that
+of --generation. A Gateway, ListenerSet or route of the Gateway API that nothing serves yet is waited for; its status says what it lacks.
 
   --for programmed   its condition Programmed holds: every proxy has acknowledged it. A proxy that rejects it ends the wait
   --for delivery     the share --threshold of the connected proxies has acknowledged it; istioctl calls it distribution
@@ -44,7 +45,9 @@ Objects of files have no generation; the version in force counts. Proxies whose 
 Exit code 0 when it has come true; 1 after --timeout, with the proxies that are missing, or if the object is refused, overridden or rejected.`,
 		Example: `  fairlead wait virtualservice/reviews.default
   fairlead wait vs/reviews -n default --for delivery --threshold 0.9
-  fairlead wait dr/reviews --for deleted --timeout 1m -v`,
+  fairlead wait dr/reviews --for deleted --timeout 1m -v
+  fairlead wait httproute/cart.shop
+  fairlead wait gtw/edge -n infra`,
 		Args:              command.Args(cobra.RangeArgs(1, 2)),
 		ValidArgsFunction: flags.CompleteObjects,
 		RunE: func(cmd *cobra.Command, a []string) error {
@@ -78,8 +81,8 @@ func (f *waitFlags) run(cmd *cobra.Command, mesh *meshclient.Mesh, a []string) e
 		all := []string{waiting.Programmed, waiting.Delivery, waiting.Deleted}
 		return process.Usagef("--for %q is none of %s%s", f.For, strings.Join(all, ", "), nearest.Hint(f.For, all))
 	case waiting.GroupOf(kind) == "":
-		return process.Usagef("%s has no conditions, which only objects of Istio's kinds have; `fairlead proxy-status` shows what proxies "+
-			"have acknowledged", kind)
+		return process.Usagef("%s has no conditions, which only objects of Istio's kinds and of the Gateway API have; `fairlead proxy-status` "+
+			"shows what proxies have acknowledged", kind)
 	case f.Threshold < 0 || f.Threshold > 1:
 		return process.Usagef("--threshold %g is no share; write 0 to 1, as 0.9", f.Threshold)
 	case f.Threshold != 1 && condition == waiting.Programmed:

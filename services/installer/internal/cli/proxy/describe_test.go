@@ -75,7 +75,7 @@ func TestDescribeARequest(t *testing.T) {
 			}
 		}
 	}
-	for _, args := range [][]string{{}, {"--request", "GET a b"}, {"--request", "a", "--header", "b"}} {
+	for _, args := range [][]string{{"--request", ""}, {"--header", "a: b"}, {"--request", "GET a b"}, {"--request", "a", "--header", "b"}} {
 		_, code, err := clitest.Run("", append([]string{"describe", "gateway", "edge", "--run-dir", dir}, args...)...)
 		if err == nil || code != process.ExitUsage {
 			t.Errorf("%v: %d, %v", args, code, err)

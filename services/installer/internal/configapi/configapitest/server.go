@@ -28,7 +28,7 @@ import (
 	"fairlead.dev/pkg/tlsconf"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/proto/fairlead/contract"
-
+	"fairlead.dev/services/installer/internal/kinds"
 	"fairlead.dev/services/installer/internal/objectfile"
 )
 
@@ -54,6 +54,7 @@ type Server struct {
 	broken    []*configv1.Warning
 	objects   map[string]*configv1.Object
 	files     map[string]*configv1.Object
+	statuses  map[string]*configv1.ObjectStatus
 	findings  []*configv1.Finding
 	revision  uint64
 	proxies   []*configv1.ProxyStatus
@@ -153,6 +154,16 @@ func (s *Server) SetFiles(objects []*configv1.Object, findings []*configv1.Findi
 	}
 }
 
+// SetStatuses sets the conditions, parents, listeners and addresses that Status tells of objects.
+func (s *Server) SetStatuses(list ...*configv1.ObjectStatus) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.statuses = map[string]*configv1.ObjectStatus{}
+	for _, o := range list {
+		s.statuses[kinds.Text(o.GetKey())] = o
+	}
+}
+
 // inForce lists the objects in force; the caller holds s.mu.
 func (s *Server) inForce() map[string]*configv1.Object {
 	all := map[string]*configv1.Object{}
@@ -176,8 +187,14 @@ func (s *Server) Status(_ context.Context, r *configv1.StatusRequest) (*configv1
 		{Name: "memory", Synced: true, Objects: uint32(len(s.objects))}, {Name: "file", Synced: true, Objects: uint32(len(s.files))},
 	}}
 	for _, o := range s.inForce() {
-		if (r.GetName() == "" || o.GetKey().GetName() == r.GetName()) &&
+		if (r.GetName() == "" || o.GetKey().GetName() == r.GetName()) && (r.GetKind() == "" || kinds.NameOf(o.GetKey()) == r.GetKind()) &&
 			(r.GetNamespace() == "" || o.GetKey().GetNamespace() == r.GetNamespace()) {
+			if set := s.statuses[kinds.Text(o.GetKey())]; set != nil {
+				res.Objects = append(res.Objects, &configv1.ObjectStatus{Key: o.GetKey(), Source: o.GetSource(), InForce: true,
+					ObservedGeneration: o.GetGeneration(), Conditions: set.GetConditions(), Parents: set.GetParents(),
+					Listeners: set.GetListeners(), Addresses: set.GetAddresses()})
+				continue
+			}
 			res.Objects = append(res.Objects,
 				&configv1.ObjectStatus{Key: o.GetKey(), Source: o.GetSource(), InForce: true, ObservedGeneration: o.GetGeneration(),
 					Conditions: []*configv1.Condition{
@@ -225,7 +242,7 @@ func (s *Server) Object(kind, namespace, name string) map[string]any {
 }
 
 func id(k *configv1.ObjectKey) string {
-	return k.GetKind() + "/" + k.GetNamespace() + "/" + k.GetName()
+	return kinds.NameOf(k) + "/" + k.GetNamespace() + "/" + k.GetName()
 }
 
 // Apply implements ConfigStoreService.
@@ -308,7 +325,7 @@ func (s *Server) List(_ context.Context, r *configv1.ListRequest) (*configv1.Lis
 	for _, o := range objects {
 		k := o.GetKey()
 		known = known || k.GetNamespace() == r.GetNamespace()
-		if (r.GetKind() == "" || k.GetKind() == r.GetKind()) && (r.GetNamespace() == "" || k.GetNamespace() == r.GetNamespace()) {
+		if (r.GetKind() == "" || kinds.NameOf(k) == r.GetKind()) && (r.GetNamespace() == "" || k.GetNamespace() == r.GetNamespace()) {
 			res.Objects = append(res.Objects, o)
 		}
 	}

@@ -32,6 +32,8 @@ type Pod struct {
 	Certificate *Certificate        `json:"certificate,omitempty"`
 	MutualTLS   []describe.PortMode `json:"mutualTLS"`
 	Policies    []describe.Applied  `json:"policies"`
+	// Serves are the Gateways of the Gateway API that it serves.
+	Serves []describe.ServedGateway `json:"serves,omitempty"`
 }
 
 // Proxy is the connected proxy of a Pod.
@@ -66,7 +68,7 @@ type Service struct {
 	// SeenBy is the proxy whose view of the rules this is: visibility and Sidecars make them differ.
 	SeenBy   string              `json:"seenBy,omitempty"`
 	Gateways []describe.Exposure `json:"gateways"`
-	// Routes are those of the Gateway API, which the mesh does not read.
+	// Routes are those of the Gateway API.
 	Routes []describe.Route `json:"routes,omitempty"`
 }
 

@@ -110,7 +110,7 @@ func (g *gatherer) describe(ctx context.Context) (err error) {
 	if g.d.Kind == "Pod" {
 		named, of = g.findPod, g.pod
 	}
-	for _, step := range []func(context.Context) error{named, g.read, g.readPods, g.readRoutes, g.findView, of} {
+	for _, step := range []func(context.Context) error{named, g.read, g.readPods, g.readStatuses, g.findView, of} {
 		if err := step(ctx); err != nil {
 			return err
 		}
@@ -218,7 +218,8 @@ func (g *gatherer) readObjects(ctx context.Context, client *configapi.Client) er
 		g.unknown(kinds.Plural(kind), err)
 		return nil, nil
 	}
-	for _, kind := range append([]string{"Service", "Pod", "Namespace", "ConfigMap"}, describedKinds...) {
+	for _, kind := range slices.Concat([]string{"Service", "Pod", "Namespace", "ConfigMap"}, describedKinds, describe.RouteKinds,
+		[]string{describe.APIGateway, "ListenerSet"}) {
 		of := ""
 		switch kind {
 		case "Service", "Pod":

@@ -49,6 +49,9 @@ func (g *gatherer) pod(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if out.Serves, err = g.model.ServedGateways(p.workload, services); err != nil {
+		return err
+	}
 	for _, s := range services {
 		if s.Selects(p.workload) {
 			if err := g.describeService(ctx, s); err != nil {

@@ -108,6 +108,10 @@ func (p *Pod) print(w *lines, now time.Time) {
 		}
 		w.add(1, "%s %s/%s (of the %s%s)", a.Kind, a.Namespace, a.Name, a.Scope, detail)
 	}
+	for _, g := range p.Serves {
+		w.add(1, "serves Gateway %s of the Gateway API, listeners %s: %s", g.Gateway, strings.Join(g.Listeners, ", "),
+			strings.Join(g.Conditions, ", "))
+	}
 }
 
 func (s Service) print(w *lines) {
@@ -163,7 +167,7 @@ func (s Service) print(w *lines) {
 		if len(r.Hostnames) > 0 {
 			text += ", hosts " + strings.Join(r.Hostnames, ", ")
 		}
-		w.add(1, "%s %s%s (not of this mesh)", r.Kind, kinds.FullName(r.Namespace, r.Name), text)
+		w.add(1, "%s %s%s", r.Kind, kinds.FullName(r.Namespace, r.Name), text)
 		for _, p := range r.Parents {
 			w.add(2, "%s", strings.Join(append([]string{"parent " + p.Parent}, p.Conditions...), ", "))
 		}

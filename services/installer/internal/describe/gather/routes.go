@@ -2,79 +2,64 @@ package gather
 
 import (
 	"context"
-	"encoding/json"
-	"fmt"
+	"errors"
 
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
-
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/installer/internal/configapi"
 	"fairlead.dev/services/installer/internal/describe"
-	"fairlead.dev/services/installer/internal/kube"
+	"fairlead.dev/services/installer/internal/kinds"
 )
 
-// maxRoutes bounds the objects of one kind of the Gateway API that are looked at.
-const maxRoutes = 20 * kube.Page
-
-// gatewayAPIKinds are read of a cluster, each in the first of the versions that is served.
-var gatewayAPIKinds = []struct {
-	kind, plural string
-	versions     []string
-}{
-	{describe.APIGateway, "gateways", []string{"v1", "v1beta1"}}, {"HTTPRoute", "httproutes", []string{"v1", "v1beta1"}},
-	{"GRPCRoute", "grpcroutes", []string{"v1", "v1alpha2"}},
-	{"TLSRoute", "tlsroutes", []string{"v1", "v1alpha3", "v1alpha2"}}, {"TCPRoute", "tcproutes", []string{"v1", "v1alpha2"}},
-}
-
-// readRoutes reads the routes of the Gateway API and their Gateways from the API server of a cluster: config-watcher
-// does not have them. A kind that nobody has installed has no objects; one that may not be read is named.
-func (g *gatherer) readRoutes(ctx context.Context) error {
-	api, err := g.cfg.Mesh.Kube(ctx)
-	if err != nil || api == nil {
-		return err
-	}
-	for _, k := range gatewayAPIKinds {
-		for _, version := range k.versions {
-			list, err := listGatewayAPI(ctx, api, version, k.plural)
-			if apierrors.IsNotFound(err) {
+// readStatuses adds what config-watcher has computed of routes and Gateways of the Gateway API.
+func (g *gatherer) readStatuses(ctx context.Context) error {
+	return g.cfg.Mesh.Call(ctx, func(ctx context.Context, client *configapi.Client) error {
+		for _, kind := range append([]string{describe.APIGateway}, describe.RouteKinds...) {
+			if len(g.model.Objects) == 0 || !g.has(kind) {
 				continue
 			}
-			if err != nil {
-				g.unknown(k.plural+" of "+describe.GatewayAPI, kube.Explain(err))
-				break
-			}
-			for _, text := range list {
-				o, err := describe.Parse(text, "")
-				if err != nil {
+			res, err := client.Status(ctx, &configv1.StatusRequest{Kind: kind})
+			if err = client.Explain(err); err != nil {
+				if away := new(configapi.UnreachableError); errors.As(err, &away) {
 					return err
 				}
-				o.Kind = k.kind
-				g.model.Objects = append(g.model.Objects, o)
+				g.unknown("statuses of "+kinds.Plural(kind), err)
+				continue
 			}
-			break
+			byName := map[string]*configv1.ObjectStatus{}
+			for _, o := range res.GetObjects() {
+				if o.GetInForce() {
+					byName[kinds.FullName(o.GetKey().GetNamespace(), o.GetKey().GetName())] = o
+				}
+			}
+			for i := range g.model.Objects {
+				o := &g.model.Objects[i]
+				if o.Kind != kind {
+					continue
+				}
+				judged := byName[o.ID()]
+				o.Conditions, o.Parents = conditionsOf(judged.GetConditions()), map[string][]describe.Condition{}
+				for _, p := range judged.GetParents() {
+					o.Parents[p.GetParent()] = conditionsOf(p.GetConditions())
+				}
+			}
 		}
-	}
-	return nil
+		return nil
+	})
 }
 
-// listGatewayAPI lists all objects of a kind, page by page.
-func listGatewayAPI(ctx context.Context, api kube.API, version, plural string) (all []json.RawMessage, err error) {
-	for next := ""; ; {
-		text, err := api.Discovery().RESTClient().Get().AbsPath("/apis", describe.GatewayAPI, version, plural).
-			Param("limit", fmt.Sprint(kube.Page)).Param("continue", next).DoRaw(ctx)
-		if err != nil {
-			return nil, err
-		}
-		var list struct {
-			Metadata struct{ Continue string }
-			Items    []json.RawMessage
-		}
-		if err := json.Unmarshal(text, &list); err != nil {
-			return nil, err
-		}
-		if all = append(all, list.Items...); len(all) > maxRoutes {
-			return nil, fmt.Errorf("the cluster has more than %d", maxRoutes)
-		}
-		if next = list.Metadata.Continue; next == "" {
-			return all, nil
+// has reports whether the mesh has an object of a kind.
+func (g *gatherer) has(kind string) bool {
+	for i := range g.model.Objects {
+		if g.model.Objects[i].Kind == kind {
+			return true
 		}
 	}
+	return false
+}
+
+func conditionsOf(list []*configv1.Condition) (out []describe.Condition) {
+	for _, c := range list {
+		out = append(out, describe.Condition{Type: c.GetType(), Status: c.GetStatus(), Reason: c.GetReason(), Message: c.GetMessage()})
+	}
+	return out
 }
