@@ -136,6 +136,8 @@ oracle: tools build ## istioctl's verdicts on thousands of objects, and decision
 	istio=$$(tools/build-cached.sh istio) && manifests=$$(cd tools/istio && GOWORK=off go list -m -f '{{.Dir}}' istio.io/istio)/manifests && \
 	  ISTIO_BIN=$$istio ISTIO_MANIFESTS=$$manifests go test -count=1 -v -run 'TestChartsRenderTheSame|TestCommandsOfIstioctl' ./services/installer/internal/install/migrate ./services/installer/internal/cli && \
 	  ISTIO_BIN=$$istio go test -count=1 -v -run TestAgentSettings ./services/node-agent/internal/command
+	suite=$$(cd tests/conformance && GOWORK=off go mod download -json sigs.k8s.io/gateway-api/conformance | sed -n 's/^.*"Dir": "\(.*\)".*$$/\1/p') && \
+	  GATEWAY_API_CONFORMANCE=$$suite go test -count=1 -v -run TestSuite ./services/config-watcher/internal/gatewayapi
 
 mutants: tools build ## breaks the code in one place at a time, which some test must notice; SAMPLE=n: the commit's n of them
 	$(TESTENV) go run ./tests/mutants $(if $(SAMPLE),-sample $(SAMPLE) -seed $(COMMIT))
