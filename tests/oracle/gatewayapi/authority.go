@@ -53,7 +53,8 @@ func (a *authority) issue(name string, hosts ...string) (chain, key []byte, err 
 		return nil, nil, err
 	}
 	raw, err := x509.MarshalPKCS8PrivateKey(private)
-	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: raw}), err
+	chain = pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+	return chain, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: raw}), err
 }
 
 func (a *authority) pair(name string, hosts ...string) (tls.Certificate, error) {

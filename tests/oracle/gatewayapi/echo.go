@@ -25,7 +25,9 @@ import (
 const (
 	// probeHeader names the request, failHeader is a status to answer with.
 	probeHeader = "X-Probe"
-	failHeader  = "X-Fail"
+	// echoHeader is that of answers which come from a backend.
+	echoHeader = "X-Echo"
+	failHeader = "X-Fail"
 )
 
 // slow is how long a backend takes for a host that begins with "timeout".
@@ -39,7 +41,7 @@ type echo struct {
 	cert     tls.Certificate
 
 	mu sync.Mutex
-	// tries counts the requests that name a probe.
+	// tries counts the requests that name a probe, by the backend: mirrors get some of them.
 	tries map[string]int
 }
 
@@ -159,7 +161,7 @@ var unseen = []string{"X-Request-Id", "X-Forwarded-For", "X-Envoy-", "User-Agent
 func (e *echo) answer(who string, w http.ResponseWriter, r *http.Request) {
 	if probe := r.Header.Get(probeHeader); probe != "" {
 		e.mu.Lock()
-		e.tries[probe]++
+		e.tries[probe+" "+who]++
 		e.mu.Unlock()
 	}
 	if strings.HasPrefix(r.Host, "timeout") {
@@ -169,6 +171,7 @@ func (e *echo) answer(who string, w http.ResponseWriter, r *http.Request) {
 		case <-time.After(slow):
 		}
 	}
+	w.Header().Set(echoHeader, "1")
 	// What a filter removes or adds to.
 	w.Header().Set("My-Removed-Header", "of the backend")
 	if code, err := strconv.Atoi(r.Header.Get(failHeader)); err == nil {
@@ -186,11 +189,12 @@ func hasPrefix(name string, prefixes []string) bool {
 	return slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(name, p) })
 }
 
-// taken returns how many tries there were of a probe, and forgets it.
-func (e *echo) taken(probe string) int {
+// taken returns how many tries of a probe the backend has got that answered, and forgets them.
+func (e *echo) taken(probe, answer string) int {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	n := e.tries[probe]
-	delete(e.tries, probe)
+	who, _, _ := strings.Cut(answer, ": ")
+	n := e.tries[probe+" "+who]
+	delete(e.tries, probe+" "+who)
 	return n
 }

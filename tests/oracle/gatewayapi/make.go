@@ -46,8 +46,9 @@ func (m *maker) add(kind, namespace, name string) {
 		}
 		m.err = or(m.err, err)
 		code := base64.StdEncoding.EncodeToString
-		fmt.Fprintf(&m.text, "---\n{apiVersion: v1, kind: Secret, metadata: {name: %s, namespace: %s}, data: {tls.crt: %s, tls.key: %s, ca.crt: %s}}\n",
-			name, namespace, code(chain), code(key), code(m.authority.pem))
+		fmt.Fprintf(&m.text, `---
+{apiVersion: v1, kind: Secret, metadata: {name: %s, namespace: %s}, data: {tls.crt: %s, tls.key: %s, ca.crt: %s}}
+`, name, namespace, code(chain), code(key), code(m.authority.pem))
 	}
 }
 

@@ -77,7 +77,14 @@ func (in *input) questions(p *proxy) []asked {
 			variants = append(variants, r.variants()...)
 		}
 	}
-	variants = append(variants, variant{method: "GET", path: "/"}, variant{method: "GET", path: "/nowhere"})
+	most := 0 // of those that other rules take with the variants of one
+	for _, v := range variants {
+		most = max(most, v.repeats)
+	}
+	for i := range variants {
+		variants[i].repeats = most
+	}
+	variants = append(variants, variant{method: "GET", path: "/", repeats: most}, variant{method: "GET", path: "/nowhere", repeats: most})
 	slices.SortFunc(variants, func(a, b variant) int {
 		return or(strings.Compare(a.String(), b.String()), b.repeats-a.repeats)
 	})
@@ -305,7 +312,7 @@ func (c *client) handshake(ctx context.Context, a asked) (net.Conn, string, erro
 }
 
 // told are headers of responses that say nothing about routes.
-var told = []string{"Date", "Server", "X-Envoy-", "Content-Length", "Content-Type", "Connection", "Vary"}
+var told = []string{"Date", "Server", "X-Envoy-", "Content-Length", "Content-Type", "Connection", "Vary", echoHeader}
 
 func (c *client) request(ctx context.Context, transport http.RoundTripper, scheme, host string, v variant) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, answerWithin)
@@ -336,11 +343,12 @@ func (c *client) request(ctx context.Context, transport http.RoundTripper, schem
 			out += " " + name + "=" + strings.Join(resp.Header[name], ",")
 		}
 	}
-	if tries := c.echo.taken(id); tries > 0 {
+	tries := c.echo.taken(id, string(body))
+	if resp.Header.Get(echoHeader) != "" {
 		out += " " + string(body)
-		if v.tries {
-			out += fmt.Sprintf(" tries %d", tries)
-		}
+	}
+	if v.tries {
+		out += fmt.Sprintf(" tries %d", tries)
 	}
 	return out, nil
 }
