@@ -126,7 +126,7 @@ removals: tools build ## servers that go under load on this machine, whatever th
 attacks: tools build ## attack whole meshes: memory limits of deploy/, what others notice, what is learnt; the full-disk attack needs root
 	cd tests && $(TESTENV) go test -count=1 -timeout 15m $(TESTFLAGS) ./e2e/attack -all -v
 
-oracle: tools build ## istioctl's verdicts on thousands of objects, and decisions by istiod's filters in Envoy, compared with ours, LONG=1: those of 1,000 random sets of policies; the first run builds istioctl into a cache
+oracle: tools build ## istioctl's verdicts on thousands of objects, decisions by istiod's filters in Envoy, and statuses of the Gateway API and answers of its gateways, compared with ours, LONG=1: those of 1,000 random sets of policies; the first run builds istioctl into a cache
 	istio=$$(tools/build-cached.sh istio) && cd tests && ISTIO_BIN=$$istio BIN_DIR=$(BIN) go test -count=1 -v $(TESTFLAGS) ./oracle && \
 	  ISTIO_BIN=$$istio BIN_DIR=$(BIN) go test -count=1 -v $(INSTALLFLAGS) ./oracle/install && \
 	  ISTIO_BIN=$$istio BIN_DIR=$(BIN) go test -count=1 -v -timeout 30m $(INJECTFLAGS) ./oracle/inject
@@ -136,6 +136,12 @@ oracle: tools build ## istioctl's verdicts on thousands of objects, and decision
 	istio=$$(tools/build-cached.sh istio) && manifests=$$(cd tools/istio && GOWORK=off go list -m -f '{{.Dir}}' istio.io/istio)/manifests && \
 	  ISTIO_BIN=$$istio ISTIO_MANIFESTS=$$manifests go test -count=1 -v -run 'TestChartsRenderTheSame|TestCommandsOfIstioctl' ./services/installer/internal/install/migrate ./services/installer/internal/cli && \
 	  ISTIO_BIN=$$istio go test -count=1 -v -run TestAgentSettings ./services/node-agent/internal/command
+	kube=$$(tools/build-cached.sh kubernetes etcd) && istio=$$(tools/build-cached.sh istio) && \
+	  module=$$(cd tools/istio && GOWORK=off go list -m -f '{{.Dir}}' istio.io/istio) && cd tests && \
+	  $(TESTENV) KUBE_BIN=$$kube ISTIO_BIN=$$istio ISTIO_GATEWAY_TESTDATA=$$module/pilot/pkg/config/kube/gateway/testdata \
+	  go test -count=1 -v -timeout 20m $(TESTFLAGS) ./oracle/gatewayapi
+	suite=$$(cd tests/conformance && GOWORK=off go mod download -json sigs.k8s.io/gateway-api/conformance | sed -n 's/^.*"Dir": "\(.*\)".*$$/\1/p') && \
+	  GATEWAY_API_CONFORMANCE=$$suite go test -count=1 -v -run TestSuite ./services/config-watcher/internal/gatewayapi
 
 mutants: tools build ## breaks the code in one place at a time, which some test must notice; SAMPLE=n: the commit's n of them
 	$(TESTENV) go run ./tests/mutants $(if $(SAMPLE),-sample $(SAMPLE) -seed $(COMMIT))
@@ -163,7 +169,7 @@ generate: $(TOOLS)/bin/.buf $(TOOLS)/bin/.protoc ## Go code of proto/, the list 
 	go run ./services/installer/manifests/kustomize deploy/kustomize
 
 golden: ## rewrite the golden files of the translators, of the reference pages and of random objects; review the difference
-	go test ./tests/oracle ./tests/oracle/install ./tests/oracle/inject ./tests/oracle/decisions ./services/node-agent/internal/command -run TestPage -update
+	go test ./tests/oracle ./tests/oracle/install ./tests/oracle/inject ./tests/oracle/decisions ./tests/oracle/gatewayapi ./services/node-agent/internal/command -run TestPage -update
 	go test ./services/ca/internal/signer/cacerts -run TestPage -update
 	go test ./services/xds-server/internal/translate -update
 	go test ./tests/scenarios -run TestAPIPages -update

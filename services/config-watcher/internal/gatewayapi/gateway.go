@@ -195,12 +195,14 @@ func (g *gateway) conclude(l *lookup, o *object.Object, spec *gatewayv1.GatewayS
 // unsupportedAddress says which address is of a type that is not supported, or names a Service that the Gateway may not
 // have.
 func (l *lookup) unsupportedAddress(g *gateway, spec *gatewayv1.GatewaySpec) string {
-	if l.foreign(g.status.Service, g.name.Namespace) {
-		return fmt.Sprintf("spec.addresses[0].value: Service %s is of another namespace, and the mesh has tenants", g.status.Service)
-	}
 	for i, a := range spec.Addresses {
-		if t := addressType(&a); t != gatewayv1.IPAddressType && t != gatewayv1.HostnameAddressType {
+		t := addressType(&a)
+		if t != gatewayv1.IPAddressType && t != gatewayv1.HostnameAddressType {
 			return fmt.Sprintf("spec.addresses[%d].type: %q is not supported; use IPAddress or Hostname", i, t)
+		}
+		if n, ok := l.serviceOf(a.Value, g.name.Namespace); ok && t == gatewayv1.HostnameAddressType && !g.status.Remote &&
+			l.foreign(n, g.name.Namespace) {
+			return fmt.Sprintf("spec.addresses[%d].value: Service %s is of another namespace, and the mesh has tenants", i, n)
 		}
 	}
 	return ""
@@ -213,28 +215,38 @@ func addressType(a *gatewayv1.GatewaySpecAddress) gatewayv1.AddressType {
 	return *a.Type
 }
 
-// workloads finds the workloads of a Gateway: those of the Service that one Hostname address names, or else those that
-// are made for it.
+// workloads finds the workloads of a Gateway: those of the Services that its addresses of type Hostname name, or else
+// those that are made for it.
 func (l *lookup) workloads(g *gateway, spec *gatewayv1.GatewaySpec) {
 	if g.status.Remote {
 		return
 	}
-	if len(spec.Addresses) == 1 && addressType(&spec.Addresses[0]) == gatewayv1.HostnameAddressType && spec.Addresses[0].Value != "" {
-		n, ok := l.serviceOf(spec.Addresses[0].Value, g.name.Namespace)
+	named, there := false, false
+	for _, a := range spec.Addresses {
+		if addressType(&a) != gatewayv1.HostnameAddressType || a.Value == "" {
+			continue
+		}
+		named = true
+		n, ok := l.serviceOf(a.Value, g.name.Namespace)
 		if !ok {
-			return
+			continue
 		}
-		g.status.Service = n
-		if o := l.service(n); o != nil && !l.foreign(n, g.name.Namespace) {
-			if selector := o.Body.(*corev1.Service).Spec.Selector; len(selector) > 0 {
-				g.selections = []*configv1.WorkloadSelection{{Namespace: n.Namespace, Labels: selector}}
-			}
+		o := l.service(n)
+		if g.status.Service == (Name{}) || o != nil && !there {
+			g.status.Service, there = n, o != nil
 		}
-		return
+		if o == nil || l.foreign(n, g.name.Namespace) {
+			continue
+		}
+		if selector := o.Body.(*corev1.Service).Spec.Selector; len(selector) > 0 {
+			g.selections = append(g.selections, &configv1.WorkloadSelection{Namespace: n.Namespace, Labels: selector})
+		}
 	}
-	g.selections = []*configv1.WorkloadSelection{{
-		Namespace: g.name.Namespace, Labels: map[string]string{contract.GatewayNameLabel: gatewaydeploy.LabelValue(g.name.Name)},
-	}}
+	if !named {
+		g.selections = []*configv1.WorkloadSelection{{
+			Namespace: g.name.Namespace, Labels: map[string]string{contract.GatewayNameLabel: gatewaydeploy.LabelValue(g.name.Name)},
+		}}
+	}
 }
 
 // foreign reports whether tenancy forbids a Gateway of a namespace to have the workloads of a Service.

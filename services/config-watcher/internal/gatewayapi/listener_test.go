@@ -273,7 +273,9 @@ spec: {selector: {app: edge}, ports: [{port: 80}]}
 		"a full name":     {"web", "  addresses: [{type: Hostname, value: edge.edge.svc.cluster.local}]", there, "edge app=edge"},
 		"no such Service": {"web", "  addresses: [{type: Hostname, value: edge}]", there, ""},
 		"another host":    {"web", "  addresses: [{type: Hostname, value: a.example.com}]", there, ""},
-		"a long name":     {long, "", "", "shop gateway.networking.k8s.io/gateway-name=" + long[:54] + "-"},
+		"several": {"web", "  addresses: [{type: Hostname, value: lost}, {type: Hostname, value: a.example.com}, " +
+			"{type: Hostname, value: edge}, {type: Hostname, value: edge.edge.svc.cluster.local}]", here + there, "shop app=edgeedge app=edge"},
+		"a long name": {long, "", "", "shop gateway.networking.k8s.io/gateway-name=" + long[:54] + "-"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			w := load(t, gatewayOf(c.gateway, c.spec, "{name: http, port: 80, protocol: HTTP}")+c.more)

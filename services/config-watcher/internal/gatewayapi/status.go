@@ -39,8 +39,8 @@ type GatewayStatus struct {
 	AttachedListenerSets int32
 	// Addresses that the Gateway asks for.
 	Addresses []gatewayv1.GatewaySpecAddress
-	// Service is the one, of another owner, that the addresses name; it may not exist. The zero Name if the Gateway
-	// gets a deployment of its own, or is of a class without.
+	// Service is the one, of another owner, that the addresses name, the first one that exists if they name several; it
+	// may not exist. The zero Name if the Gateway gets a deployment of its own, or is of a class without.
 	Service Name
 	// Remote is true if the Gateway has no workloads in this cluster.
 	Remote bool

@@ -18,24 +18,34 @@ import (
 	"fairlead.dev/services/config-watcher/internal/object"
 )
 
+// suiteVariable names the directory of the module sigs.k8s.io/gateway-api/conformance; `make oracle` sets it.
+const suiteVariable = "GATEWAY_API_CONFORMANCE"
+
 // suite returns the manifests of the conformance suite by path.
 func suite(t testing.TB) map[string]string {
 	t.Helper()
-	out := map[string]string{}
-	files, err := filepath.Glob("testdata/suite/*.yaml")
-	if err != nil || len(files) == 0 {
-		t.Fatal("no manifests", err)
+	module := os.Getenv(suiteVariable)
+	if module == "" {
+		t.Skip(suiteVariable + " names no directory of the conformance suite: run `make oracle`")
 	}
-	for _, f := range files {
-		raw, err := os.ReadFile(f)
-		if err != nil {
-			t.Fatal(err)
+	out := map[string]string{}
+	placeholders := strings.NewReplacer("{GATEWAY_CLASS_NAME}", "istio", "PLACEHOLDER_USABLE_ADDRS", "192.0.2.1",
+		"PLACEHOLDER_UNUSABLE_ADDRS", "198.51.100.1")
+	for _, pattern := range []string{"base/manifests.yaml", "mesh/manifests.yaml", "tests/*.yaml", "tests/mesh/*.yaml"} {
+		files, err := filepath.Glob(filepath.Join(module, pattern))
+		if err != nil || len(files) == 0 {
+			t.Fatalf("no manifests %s in %s: %v", pattern, module, err)
 		}
-		for part := range strings.SplitSeq(string(raw), "### ") {
-			if name, text, found := strings.Cut(part, "\n"); found {
-				out[name] = strings.NewReplacer("{GATEWAY_CLASS_NAME}", "istio", "PLACEHOLDER_USABLE_ADDRS", "192.0.2.1",
-					"PLACEHOLDER_UNUSABLE_ADDRS", "198.51.100.1").Replace(text)
+		for _, f := range files {
+			raw, err := os.ReadFile(f)
+			if err != nil {
+				t.Fatal(err)
 			}
+			name, err := filepath.Rel(module, f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			out[name] = placeholders.Replace(string(raw))
 		}
 	}
 	return out
@@ -123,10 +133,10 @@ func (s *suiteWorlds) of(path string) (*world, []*object.Object) {
 	return scratch(append(slices.Clone(s.base), own...)), own
 }
 
-// TestSuite checks what the suite's own code expects of statuses, but for Programmed: testdata/suite/expected.txt has a
+// TestSuite checks what the suite's own code expects of statuses, but for Programmed: testdata/suite.txt has a
 // line with file, kind and object, and lines with parts of its status, where $ is the end of a line.
 func TestSuite(t *testing.T) {
-	raw, err := os.ReadFile("testdata/suite/expected.txt")
+	raw, err := os.ReadFile("testdata/suite.txt")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -155,7 +165,7 @@ func TestSuite(t *testing.T) {
 
 // TestSuiteIsAccepted checks that all other routes of the suite are taken by their parents: its tests send requests.
 func TestSuiteIsAccepted(t *testing.T) {
-	// Files with routes that are not accepted or not resolved, see expected.txt.
+	// Files with routes that are not accepted or not resolved, see testdata/suite.txt.
 	refused := []string{
 		"gateway-with-attached-routes", "httproute-disallowed-kind", "httproute-hostname-intersection", "httproute-invalid", "tcproute-invalid",
 		"tlsroute-invalid", "udproute-invalid", "udproute-not-allowed", "listenerset-", "tlsroute-listener", "httproute-partially-invalid",
