@@ -215,6 +215,11 @@ bench-kube: build ## Fairlead beside istiod in one Kubernetes API server; SIZE=s
 	kube=$$(tools/build-cached.sh kubernetes etcd) && istio=$$(tools/build-cached.sh istio) && KUBE_BIN=$$kube ISTIO_BIN=$$istio \
 	  go run ./tests/bench/cmd/bench -bin $(BIN) -rows kube $(if $(filter full,$(SIZE)),-full -page docs/performance.md)
 
+.PHONY: bench-gateway
+bench-gateway: tools build ## a Gateway with 3,000 HTTPRoutes, served by Fairlead and beside it by istiod through a real Envoy; SIZE=small: with shorter measurements. The first run builds Kubernetes and Istio
+	kube=$$(tools/build-cached.sh kubernetes etcd) && istio=$$(tools/build-cached.sh istio) && KUBE_BIN=$$kube ISTIO_BIN=$$istio \
+	  go run ./tests/bench/cmd/bench -bin $(BIN) -rows gateway -envoy $(TOOLS)/envoy $(if $(filter full,$(SIZE)),-full -page docs/performance.md)
+
 .PHONY: bench-consul
 bench-consul: build ## config-watcher with a registry of 10,000 services and 100,000 instances in Consul; SIZE=small: a fifth of them, with shorter measurements
 	go run ./tests/bench/cmd/bench -bin $(BIN) -rows consul $(if $(filter full,$(SIZE)),-full -page docs/performance.md)

@@ -58,16 +58,23 @@ static_resources:
           validation_context: {trusted_ca: {filename: %[6]s}}
 `
 
-// startGateway starts an Envoy as the Pod of a gateway, with the certificate of the Pod's service account.
+// startGateway starts an Envoy as the Pod of a gateway in the mesh's namespace, with the certificate of the Pod's
+// service account.
 func startGateway(t testing.TB, w *watcher, xds netip.AddrPort, pod, ip, account string) {
+	t.Helper()
+	startGatewayOf(t, w, xds, meshNamespace, pod, ip, account)
+}
+
+// startGatewayOf is startGateway for any namespace.
+func startGatewayOf(t testing.TB, w *watcher, xds netip.AddrPort, namespace, pod, ip, account string) {
 	t.Helper()
 	envoy := os.Getenv("ENVOY")
 	if envoy == "" {
 		t.Fatal("ENVOY is not set: set it to the path of an Envoy, as make test-kube does")
 	}
 	dir := t.TempDir()
-	w.ca.WriteSVID(filepath.Join(dir, "own.pem"), meshNamespace, account)
-	id := fmt.Sprintf("router~%s~%s.%s~%s.svc.cluster.local", ip, pod, meshNamespace, meshNamespace)
+	w.ca.WriteSVID(filepath.Join(dir, "own.pem"), namespace, account)
+	id := fmt.Sprintf("router~%s~%s.%s~%s.svc.cluster.local", ip, pod, namespace, namespace)
 	file := filepath.Join(dir, "envoy.yaml")
 	testkit.WriteFile(t, file, fmt.Appendf(nil, bootstrap, id, clusterID, xds.Addr(), xds.Port(), filepath.Join(dir, "own.pem"),
 		w.ca.WriteRoot(dir)))

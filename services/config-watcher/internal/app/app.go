@@ -211,6 +211,7 @@ func (s *Server) wire(ctx context.Context, d deps) error {
 		found.Submit(changes, settings)
 		machines.Submit(changes)
 		statuses.Submit(changes, judged)
+		s.grantsEnded(recorder, judged.Ended)
 		ingresses.Submit(changes, settings)
 		sets.discovered(changes, settings, sinks)
 	}

@@ -20,6 +20,7 @@ import (
 	"fairlead.dev/pkg/clock"
 	"fairlead.dev/services/config-watcher/internal/audit"
 	"fairlead.dev/services/config-watcher/internal/credential"
+	"fairlead.dev/services/config-watcher/internal/gatewayapi"
 	"fairlead.dev/services/config-watcher/internal/normalise"
 	"fairlead.dev/services/config-watcher/internal/object"
 )
@@ -116,6 +117,22 @@ func (s *Server) accessEnded(to *audit.Recorder) func(credential.Ref, string) {
 		s.Log.Info("a proxy may not have a Secret any more that it was handed", "identity", identity, "object", secret.String())
 		if err := to.Ended(identity, secret); err != nil {
 			s.Log.Error("the end of an access was not audited", "identity", identity, "object", secret.String(), "error", err)
+		}
+	}
+}
+
+// grantsEnded records that ReferenceGrants have ended that were in use.
+func (s *Server) grantsEnded(to *audit.Recorder, ended map[gatewayapi.Access]struct{}) {
+	who := map[string][]object.Key{}
+	for a := range ended {
+		identity := a.Kind + "s of namespace " + a.Namespace
+		who[identity] = append(who[identity], a.To)
+	}
+	for identity, objects := range who {
+		slices.SortFunc(objects, object.Key.Compare)
+		if err := to.Revoked(identity, objects...); err != nil {
+			s.Log.Error("the end of an access was not audited", "identity", identity, "objects", len(objects), "first", objects[0].String(),
+				"error", err)
 		}
 	}
 }

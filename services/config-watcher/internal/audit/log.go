@@ -89,7 +89,8 @@ type Entry struct {
 
 // Object describes the change of one object.
 type Object struct {
-	// Verb is "create", "update" or "delete", "accept" of a source, or "end access" of a proxy to a Secret.
+	// Verb is "create", "update" or "delete", "accept" of a source, or "end access" of a proxy to a Secret, or of
+	// routes to a backend.
 	Verb      string `json:"verb"`
 	Group     string `json:"group,omitempty"`
 	Kind      string `json:"kind"`

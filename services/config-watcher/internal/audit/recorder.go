@@ -95,8 +95,17 @@ func (r *Recorder) Do(ctx context.Context, verb string, about object.Key) error 
 // Ended records that a proxy which was handed a Secret may not have it any more. Nobody calls for that: identity is the
 // proxy's.
 func (r *Recorder) Ended(identity string, secret object.Key) error {
-	ended := verbOf("end access", []object.Key{secret})
-	return r.log.Append(Entry{Identity: identity, Call: "SecretService", Result: Accepted, Objects: ended})
+	return r.ended(identity, "SecretService", secret)
+}
+
+// Revoked records that a ReferenceGrant has ended which gave others access to objects. Nobody calls for that: identity
+// says who the others are.
+func (r *Recorder) Revoked(identity string, objects ...object.Key) error {
+	return r.ended(identity, "ReferenceGrant", objects...)
+}
+
+func (r *Recorder) ended(identity, by string, objects ...object.Key) error {
+	return r.log.Append(Entry{Identity: identity, Call: by, Result: Accepted, Objects: verbOf("end access", objects)})
 }
 
 func objectOf(k object.Key) Object {

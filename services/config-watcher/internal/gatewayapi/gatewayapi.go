@@ -75,6 +75,9 @@ type Result struct {
 	Statuses map[object.Key]*Status
 	// Wanted is true if State.Wanted has changed.
 	Wanted bool
+	// Ended are the accesses to other namespaces, but to Secrets, that are asked for as before and not granted any
+	// more.
+	Ended map[Access]struct{}
 }
 
 // State is the objects and what they mean. It is not safe for concurrent use.
@@ -97,6 +100,8 @@ type State struct {
 
 	graph  graph
 	wanted map[object.Key]struct{}
+	// access is what ReferenceGrants give, by the object that refers.
+	access map[object.Key][]Access
 
 	gateways map[Name]*gateway
 	judged   map[Name]*listenerSet
@@ -119,7 +124,8 @@ func New(cfg Config) *State {
 		cfg: cfg, objects: map[object.Key]*object.Object{}, services: map[Name]map[string]*object.Object{},
 		grants: map[string]map[string]*object.Object{}, entries: map[Name]map[Name]*object.Object{},
 		sets: map[Name]map[Name]*object.Object{}, defaults: map[Name]map[Name]*object.Object{}, policies: map[Name]map[Name]*object.Object{},
-		wanted: map[object.Key]struct{}{}, gateways: map[Name]*gateway{}, judged: map[Name]*listenerSet{}, routes: map[object.Key]*route{},
+		wanted: map[object.Key]struct{}{}, access: map[object.Key][]Access{}, gateways: map[Name]*gateway{},
+		judged: map[Name]*listenerSet{}, routes: map[object.Key]*route{},
 		attached: map[ListenerID]int{}, routed: map[Name]map[Name]int{},
 		resources: map[object.Key]*configv1.GatewayAPIConfig{}, statuses: map[object.Key]*Status{}, recount: map[object.Key]struct{}{},
 	}
@@ -131,7 +137,7 @@ func New(cfg Config) *State {
 }
 
 func (s *State) reset() {
-	s.result = Result{Resources: map[object.Key]*configv1.GatewayAPIConfig{}, Statuses: map[object.Key]*Status{}}
+	s.result = Result{Resources: map[object.Key]*configv1.GatewayAPIConfig{}, Statuses: map[object.Key]*Status{}, Ended: map[Access]struct{}{}}
 }
 
 func key(kind string, n Name) object.Key {

@@ -19,13 +19,14 @@ func (l *lookup) granted(from reference, group, kind string, to Name) bool {
 		return true
 	}
 	l.read(grantsOf(to.Namespace))
+	access := Access{from.kind, from.namespace, object.Key{Group: group, Kind: kind, Namespace: to.Namespace, Name: to.Name}}
 	for _, o := range l.grants[to.Namespace] {
 		spec := &o.Body.(*gatewayv1.ReferenceGrant).Spec
 		if grants(spec, from, group, kind, to.Name) {
-			return true
+			return l.note(access, true)
 		}
 	}
-	return false
+	return l.note(access, false)
 }
 
 func grants(spec *gatewayv1.ReferenceGrantSpec, from reference, group, kind, name string) bool {

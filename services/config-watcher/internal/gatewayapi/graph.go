@@ -50,6 +50,8 @@ type lookup struct {
 	*State
 	of   object.Key
 	keys []object.Key
+	// has and lacks are the accesses to other namespaces that it has asked for.
+	has, lacks []Access
 }
 
 func (s *State) lookup(of object.Key) *lookup { return &lookup{State: s, of: of} }
@@ -58,6 +60,7 @@ func (l *lookup) read(k object.Key) { l.keys = append(l.keys, k) }
 
 // done records what was read.
 func (l *lookup) done() {
+	l.compare()
 	slices.SortFunc(l.keys, object.Key.Compare)
 	now := slices.Compact(l.keys)
 	old := l.graph.reads[l.of]

@@ -180,7 +180,7 @@ func (w *world) status(kind, namespace, name string) string {
 }
 
 // drop removes an object.
-func (w *world) drop(kind, namespace, name string) {
+func (w *world) drop(kind, namespace, name string) gatewayapi.Result {
 	k := gatewayKey(kind, namespace, name)
 	switch kind {
 	case "Service", "Namespace", "ConfigMap":
@@ -189,7 +189,7 @@ func (w *world) drop(kind, namespace, name string) {
 		k.Group = "fairlead.dev"
 	}
 	w.Put(k, nil)
-	w.rebuild()
+	return w.rebuild()
 }
 
 // has fails the test unless a text has all parts.

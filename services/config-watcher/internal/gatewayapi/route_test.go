@@ -2,6 +2,7 @@ package gatewayapi_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -9,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/config-watcher/internal/gatewayapi"
 	"fairlead.dev/services/config-watcher/internal/object"
 )
 
@@ -115,6 +117,37 @@ func TestGrantsComeAndGo(t *testing.T) {
 	check("two grants", true, true)
 	w.drop("ReferenceGrant", "other", "g")
 	check("one of them", false, true)
+}
+
+// TestEndedAccess checks that a grant which ends while it is used is told, once for all who use it, and nothing else.
+func TestEndedAccess(t *testing.T) {
+	route := func(name, backend string) string {
+		return objectOf("HTTPRoute", "shop", name, "{parentRefs: [{name: web}], rules: [{backendRefs: [{name: "+backend+
+			", namespace: other, port: 8080}]}]}")
+	}
+	grant := objectOf("ReferenceGrant", "other", "g", "{from: [{group: gateway.networking.k8s.io, kind: HTTPRoute, namespace: shop}], "+
+		`to: [{group: "", kind: Service}]}`)
+	w := newWorld()
+	told := func(what string, r gatewayapi.Result, want ...string) {
+		t.Helper()
+		var got []string
+		for a := range r.Ended {
+			got = append(got, fmt.Sprintf("%ss of %s to %s", a.Kind, a.Namespace, a.To.Name))
+		}
+		slices.Sort(got)
+		if !slices.Equal(got, want) {
+			t.Errorf("%s: told of %v, want %v", what, got, want)
+		}
+	}
+	told("no grant", w.put(t, gatewayOf("web", "", httpListener), strings.ReplaceAll(cart, "shop", "other"), route("a", "cart"),
+		route("b", "cart"), route("c", "nowhere")))
+	told("a grant", w.put(t, grant))
+	told("it ends", w.drop("ReferenceGrant", "other", "g"), "HTTPRoutes of shop to cart", "HTTPRoutes of shop to nowhere")
+	told("something else", w.put(t, route("d", "cart")))
+	told("it is back", w.put(t, grant))
+	told("a route that goes", w.drop("HTTPRoute", "shop", "c"))
+	told("a route that leads elsewhere", w.put(t, objectOf("HTTPRoute", "shop", "a", "{parentRefs: [{name: web}], rules: [{}]}")))
+	told("it ends again", w.drop("ReferenceGrant", "other", "g"), "HTTPRoutes of shop to cart")
 }
 
 // TestNamespaceLabels checks that routes follow the labels of their namespace.

@@ -21,6 +21,8 @@ type Judged struct {
 	// true.
 	Wanted   []object.Key
 	Rewanted bool
+	// Ended are the accesses of gatewayapi.Result.
+	Ended map[gatewayapi.Access]struct{}
 }
 
 // judgedKind is every kind of the Gateway API, and what objects of it refer to and no other does.
@@ -47,7 +49,7 @@ func (m *Mesh) rebuildGatewayAPI() {
 		m.gateways.Advance(m.cfg.Now())
 	}
 	r := m.gateways.Rebuild()
-	m.delta.Judged = Judged{Statuses: r.Statuses, Rewanted: r.Wanted}
+	m.delta.Judged = Judged{Statuses: r.Statuses, Rewanted: r.Wanted, Ended: r.Ended}
 	if r.Wanted {
 		m.delta.Judged.Wanted = m.gateways.Wanted()
 	}

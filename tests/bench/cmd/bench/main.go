@@ -31,7 +31,8 @@ func main() {
 		"the long form: more repetitions, 1,000 sidecars in every row that is about them, a minute of mixed changes")
 	flag.StringVar(&rows, "rows", "", "only these groups of rows, divided by commas: "+strings.Join(suite.Groups(), ", "))
 	flag.StringVar(&o.Definitions, "crds", "services/installer/manifests/charts/base/files/crds",
-		"directory of the CustomResourceDefinitions, for the group kube")
+		"directory of the CustomResourceDefinitions, for the groups kube and gateway")
+	flag.StringVar(&o.Envoy, "envoy", ".tools/envoy", "the Envoy binary, for the group gateway")
 	flag.StringVar(&o.Page, "page", "", "Markdown file whose table is replaced, between the markers")
 	flag.StringVar(&o.Against, "against", "", "Markdown file whose table the rows are compared with; exit 1 if one has moved beyond noise")
 	flag.StringVar(&o.Keep, "keep", "", "directory for logs and profiles; empty: one that is removed at the end")

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -118,15 +119,16 @@ type Istiod struct {
 	GRPC, Monitoring string
 }
 
-// StartIstiod runs the pilot-discovery of a directory on the given processors and waits until it is ready.
-func (a *API) StartIstiod(ctx context.Context, bin, dir string, on *unix.CPUSet) (*Istiod, error) {
+// StartIstiod runs the pilot-discovery of a directory on the given processors, with more variables in its environment,
+// and waits until it is ready.
+func (a *API) StartIstiod(ctx context.Context, bin, dir string, on *unix.CPUSet, env ...string) (*Istiod, error) {
 	at, err := machine.FreePorts(5)
 	if err != nil {
 		return nil, err
 	}
 	log := filepath.Join(dir, "istiod.log")
 	p, err := machine.Start(process.Program{
-		Name: "istiod", Path: filepath.Join(bin, "pilot-discovery"), Env: istiodEnv, Stdout: log, Stderr: log,
+		Name: "istiod", Path: filepath.Join(bin, "pilot-discovery"), Env: append(slices.Clone(istiodEnv), env...), Stdout: log, Stderr: log,
 		Args: []string{
 			"discovery", "--kubeconfig", a.Kubeconfig, "--httpAddr", at[0], "--grpcAddr", at[1], "--secureGRPCAddr", at[2], "--monitoringAddr",
 			at[3],

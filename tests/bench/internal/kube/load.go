@@ -78,9 +78,16 @@ func (a *API) Load(ctx context.Context, s Spec, definitions string) error {
 
 // define creates the kinds of the groups that both systems read, and waits until they are served.
 func (a *API) define(ctx context.Context, definitions string) error {
-	files, err := filepath.Glob(filepath.Join(definitions, "*.istio.io.yaml"))
-	if err != nil || len(files) == 0 {
-		return fmt.Errorf("no CustomResourceDefinitions in %q: %w", definitions, err)
+	var files []string
+	for _, group := range []string{"istio.io", "gateway.networking.k8s.io"} {
+		found, err := filepath.Glob(filepath.Join(definitions, "*."+group+".yaml"))
+		if err != nil {
+			return err
+		}
+		files = append(files, found...)
+	}
+	if len(files) == 0 {
+		return fmt.Errorf("no CustomResourceDefinitions in %q", definitions)
 	}
 	names, err := kubeapi.ApplyCRDs(ctx, a.config, files...)
 	if err != nil {

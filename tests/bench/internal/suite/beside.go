@@ -155,7 +155,7 @@ func (l *lab) beside(ctx context.Context, t *table) error {
 	fmt.Fprintf(l.log, "# the API server has %d Services, %d endpoints, %d mesh objects after %.0f s\n",
 		b.spec.Services(), b.spec.Services()*kube.PerService, b.spec.Namespaces*kube.Rules, time.Since(began).Seconds())
 
-	ours, err := b.measure(ctx, "fairlead", func() (*contender, error) { return b.fairlead(ctx) })
+	ours, err := b.measure(ctx, "fairlead", func() (*contender, error) { return b.fairlead(ctx, b.api) })
 	if err != nil {
 		return fmt.Errorf("fairlead: %w", err)
 	}
@@ -173,12 +173,13 @@ func (l *lab) beside(ctx context.Context, t *table) error {
 	return nil
 }
 
-func (b *beside) fairlead(ctx context.Context) (*contender, error) {
+// fairlead starts a config-watcher that reads an API server, and an xds-server.
+func (l *lab) fairlead(ctx context.Context, api *kube.API) (*contender, error) {
 	ports, err := machine.FreePorts(1)
 	if err != nil {
 		return nil, err
 	}
-	watcher, xds, err := b.services.Both(ctx, []string{"--kubernetes", "--kubeconfig", b.api.Kubeconfig},
+	watcher, xds, err := l.services.Both(ctx, []string{"--kubernetes", "--kubeconfig", api.Kubeconfig},
 		[]string{"--max-connection-age=-1s", "--plaintext-address", ports[0]})
 	if err != nil {
 		return nil, err
@@ -360,16 +361,16 @@ func (b *beside) changes(ctx context.Context, c *contender, kind string) (*sampl
 }
 
 // profiles takes profiles of a contender's processes, if they are asked for; done says when they are there.
-func (b *beside) profiles(ctx context.Context, c *contender, name string) (done <-chan error) {
+func (l *lab) profiles(ctx context.Context, c *contender, name string) (done <-chan error) {
 	out := make(chan error, 1)
 	go func() {
 		all := make(chan error, len(c.ops))
 		running := 0
-		if b.Profile {
+		if l.Profile {
 			for process, ops := range c.ops {
 				running++
 				go func() {
-					all <- b.fetch(ctx, ops, fmt.Sprintf("profile?seconds=%d", int(profileFor.Seconds())), "kube-"+process+"-"+name)
+					all <- l.fetch(ctx, ops, fmt.Sprintf("profile?seconds=%d", int(profileFor.Seconds())), "kube-"+process+"-"+name)
 				}()
 			}
 		}

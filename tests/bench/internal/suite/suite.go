@@ -28,8 +28,10 @@ type Options struct {
 	// Keep is where logs and profiles stay; empty means that they do not.
 	Keep    string
 	Profile bool
-	// Definitions is the directory of the CustomResourceDefinitions, for the group that needs them.
+	// Definitions is the directory of the CustomResourceDefinitions, for the groups that need them.
 	Definitions string
+	// Envoy is the binary, for the group that needs it.
+	Envoy string
 	// Realtime runs everything before other programs of the machine.
 	Realtime bool
 }
@@ -60,6 +62,7 @@ var groups = []group{
 	{name: "memory", run: func(ctx context.Context, l *lab, t *table) error { return l.memory(ctx, t) }},
 	{name: "files", run: func(ctx context.Context, l *lab, t *table) error { return l.files(ctx, t) }},
 	{name: "kube", run: func(ctx context.Context, l *lab, t *table) error { return l.beside(ctx, t) }, table: tableKube},
+	{name: "gateway", run: func(ctx context.Context, l *lab, t *table) error { return l.gateway(ctx, t) }, table: tableGateway},
 	{name: "consul", run: func(ctx context.Context, l *lab, t *table) error { return l.registered(ctx, t) }, table: tableConsul},
 }
 
@@ -161,7 +164,7 @@ func Run(ctx context.Context, o Options, out io.Writer) error {
 	var moved []error
 	var ids []string
 	var tables []*table
-	for _, marker := range []string{tableUsual, tableKube, tableConsul} {
+	for _, marker := range []string{tableUsual, tableKube, tableGateway, tableConsul} {
 		tables = append(tables, &table{out: out, claimed: claimed, marker: marker})
 	}
 	for _, g := range groups {

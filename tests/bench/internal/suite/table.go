@@ -43,12 +43,13 @@ type table struct {
 	marker string
 }
 
-// Tables of the page, by their markers: the usual one compares with a floor and istiod's figures, tableKube with istiod
-// alone, tableConsul with nothing but goals.
+// Tables of the page, by their markers: the usual one compares with a floor and istiod's figures, tableKube and
+// tableGateway with istiod alone, tableConsul with nothing but goals.
 const (
-	tableUsual  = "table"
-	tableKube   = "kube"
-	tableConsul = "consul"
+	tableUsual   = "table"
+	tableKube    = "kube"
+	tableGateway = "gateway"
+	tableConsul  = "consul"
 )
 
 func (t *table) add(l line) {
@@ -86,7 +87,7 @@ func (t *table) markdown() string {
 		}
 		return b.String()
 	}
-	if t.marker == tableKube {
+	if t.marker == tableKube || t.marker == tableGateway {
 		b.WriteString("| row | Fairlead | istiod | ratio | goal | |\n|---|---|---|---|---|---|\n")
 		for _, l := range t.lines {
 			fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", l.what, l.figure, or(l.peer), or(l.ratio), or(l.goal), l.verdict)

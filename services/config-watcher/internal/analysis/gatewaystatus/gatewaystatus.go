@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
+	"fairlead.dev/pkg/gatewaydeploy"
 	"fairlead.dev/pkg/nearest"
 	"fairlead.dev/services/config-watcher/internal/analysis/finding"
 	"fairlead.dev/services/config-watcher/internal/gatewayapi"
@@ -115,8 +116,8 @@ func (a *analysis) missing() {
 
 func (a *analysis) class(name string) {
 	known := []string{}
-	for class := range gatewayapi.Classes {
-		known = append(known, class)
+	for _, class := range gatewaydeploy.Classes() {
+		known = append(known, class.Name)
 	}
 	for k := range a.objects {
 		if k.Group == gatewayapi.Group && k.Kind == gatewayapi.GatewayClass {
