@@ -145,7 +145,7 @@ func (c *cluster) gatewayAPI(t *testing.T) {
 
 func (c *cluster) withoutGatewayAPI(t *testing.T) {
 	t.Helper()
-	if out, err := c.command(context.Background(), "delete", "--ignore-not-found", "-f", kubeapi.GatewayAPICRDs(t, "standard")).
+	if out, err := c.command(context.Background(), "delete", "--ignore-not-found", "-k", kubeapi.GatewayAPICRDs(t, "standard")).
 		CombinedOutput(); err != nil {
 		t.Errorf("the definitions of the Gateway API stay: %v\n%s", err, out)
 	}
