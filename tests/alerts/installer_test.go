@@ -298,7 +298,7 @@ func TestFaultsOfGateways(t *testing.T) {
 
 	// It may read everything, and make nothing for Gateways.
 	api.Grant(t, kubeapi.UserSubject("reader"), leases, kubeapi.Rule("*", []string{"*"}, "get", "list", "watch"),
-		kubeapi.Rule("", []string{"events"}, "create"), kubeapi.Rule("gateway.networking.k8s.io", []string{"gatewayclasses"}, "create"))
+		kubeapi.Rule("", []string{"events"}, "create"))
 	api.Apply(t, "{apiVersion: gateway.networking.k8s.io/v1, kind: GatewayClass, metadata: {name: mesh}, "+
 		"spec: {controllerName: fairlead.dev/gateway-controller}}")
 	deployer := deploy(t, "reader")
