@@ -140,9 +140,8 @@ oracle: tools build ## istioctl's verdicts on thousands of objects, and decision
 mutants: tools build ## breaks the code in one place at a time, which some test must notice; SAMPLE=n: the commit's n of them
 	$(TESTENV) go run ./tests/mutants $(if $(SAMPLE),-sample $(SAMPLE) -seed $(COMMIT))
 
-skew: tools build ## services of this release and of the previous one (the commit in tests/e2e/skew/PREVIOUS) in one mesh, upgrade and rollback, and of an installation; needs root or user namespaces. The first run builds the previous ones into a cache
-	previous=$$(hack/previous.sh) && kube=$$(tools/build-cached.sh kubernetes etcd) && cd tests && export $(TESTENV) PREVIOUS_BIN=$$previous && \
-	go test -count=1 -v $(TESTFLAGS) ./e2e/skew && KUBE_BIN=$$kube go test -count=1 -v -run PreviousRelease ./kube/gateways
+skew: tools build ## services of this release and of the previous one (the commit in tests/e2e/skew/PREVIOUS) in one mesh, upgrade and rollback; needs root or user namespaces. The first run builds the previous ones into a cache
+	previous=$$(hack/previous.sh) && cd tests && $(TESTENV) PREVIOUS_BIN=$$previous go test -count=1 -v $(TESTFLAGS) ./e2e/skew
 
 test-unprivileged: tools build ## tests that touch users, namespaces or modes, as a user without privileges, with and without namespaces, SHARE=n: the commit's one in n of the packages; needs root
 	ENVOY=$(TOOLS)/envoy hack/unprivileged.sh $$(hack/unprivileged.sh -l | hack/share.sh "$(SHARE)" $(COMMIT))

@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Builds the services and the command of the previous release, the commit in tests/e2e/skew/PREVIOUS, into
-# $FAIRLEAD_CACHE (default: fairlead in the user's cache directory) unless they are there, and prints their directory. A
-# clone that lacks the commit fetches it alone.
+# Builds the services of the previous release, the commit in tests/e2e/skew/PREVIOUS, into $FAIRLEAD_CACHE (default:
+# fairlead in the user's cache directory) unless they are there, and prints their directory. A clone that lacks the
+# commit fetches it alone.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export CGO_ENABLED=0
 
 commit=$(cat tests/e2e/skew/PREVIOUS)
 cache=${FAIRLEAD_CACHE:-${XDG_CACHE_HOME:-${HOME:+$HOME/.cache}}/fairlead}
-programs="services/ca/cmd/ca services/config-watcher/cmd/config-watcher services/installer/cmd/fairlead services/node-agent/cmd/node-agent services/xds-server/cmd/xds-server"
-dir=$cache/previous-$(echo "$commit $programs $(go env GOVERSION GOOS GOARCH | tr '\n' ' ')" | sha256sum | cut -c1-16)
+dir=$cache/previous-$(echo "$commit $(go env GOVERSION GOOS GOARCH | tr '\n' ' ')" | sha256sum | cut -c1-16)
+programs="services/ca/cmd/ca services/config-watcher/cmd/config-watcher services/node-agent/cmd/node-agent services/xds-server/cmd/xds-server"
 complete() {
   for program in $programs; do [ -x "$dir/${program##*/}" ] || return 1; done
 }
