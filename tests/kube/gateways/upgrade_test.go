@@ -12,8 +12,8 @@ import (
 
 // TestAnInstallationGetsGatewaysAndLosesThem: `fairlead install` over an installation of before fairlead-gateways,
 // which also brought the Gateway API's definitions, leaves these with their objects, and deploys the Gateways that are
-// there, without a conflict. Without the component it takes fairlead-gateways with its rights away, and leaves what that
-// has made.
+// there, without a conflict. Without the component it takes fairlead-gateways with its rights away, and leaves what
+// that has made.
 func TestAnInstallationGetsGatewaysAndLosesThem(t *testing.T) {
 	t.Parallel()
 	r := &rig{Server: kubeapi.Start(t, kubeapi.Options{Controllers: []string{"namespace-controller"}}), t: t}
