@@ -251,3 +251,76 @@ func TestFaultsOfTheOperator(t *testing.T) {
 	}, until: func(s scrape) bool { return s.sum(m+"reconciles_total", `result="failed"`) > 0 }})
 	provoke(fault{alerts: []string{"OperatorDown"}, minutes: 12, make_: func(*testing.T) func() { operator.Kill(); return nil }})
 }
+
+// The faults of fairlead-gateways are rights that it has not, and a broken file.
+func TestFaultsOfGateways(t *testing.T) {
+	t.Parallel()
+	l, api := installerLab(t)
+	const m = "fairlead_gateways_"
+	api.ApplyCRDs(t, kubeapi.GatewayAPICRDs(t, "standard"))
+	api.Apply(t, generate(t, "manifest", "generate", "--set", "profile=minimal"))
+	installed, err := api.Client(t).CoreV1().ConfigMaps(contract.SystemNamespace).Get(t.Context(), "fairlead-gateways", metav1.GetOptions{})
+	testkit.NoError(t, err)
+	values := filepath.Join(t.TempDir(), "values.yaml")
+	testkit.WriteFile(t, values, []byte(installed.Data["values.yaml"]))
+	provoke := func(f fault) {
+		f.service = "installer"
+		l.provoke(f)
+	}
+	deploy := func(t *testing.T, user string) *process.Process {
+		ops := testkit.FreeAddress(t).String()
+		p := serve(t, "fairlead-gateways", ops, "/livez", "--kubeconfig", api.User(t, user), "--values-file", values, "--lease-duration", "6s",
+			"--log-level", "error")
+		l.targets = nil
+		l.add("gateways", user, ops)
+		return p
+	}
+	leases := kubeapi.Rule("coordination.k8s.io", []string{"leases"}, "get", "create", "update")
+	leads := func(s scrape) bool { return s.sum(m+"leader") == 1 }
+
+	provoke(fault{alerts: []string{"GatewaysDoNotLead"}, afresh: true, minutes: 7, make_: func(t *testing.T) func() {
+		p := deploy(t, "nobody")
+		ready := strings.Replace(l.targets[0].url, "/metrics", "/readyz", 1)
+		testkit.Eventually(t, testkit.Patience, func() error {
+			if err := probe.Ready(t.Context(), probe.Client(nil), ready); err == nil ||
+				!strings.Contains(err.Error(), "get, create and update leases") {
+				return fmt.Errorf("/readyz says %w", err)
+			}
+			return nil
+		})
+		return p.Kill
+	}})
+	api.Grant(t, kubeapi.UserSubject("elected"), leases)
+	provoke(fault{alerts: []string{"GatewaysCannotWatch"}, afresh: true, minutes: 27, gap: 400 * time.Millisecond,
+		make_: func(*testing.T) func() {
+			return deploy(t, "elected").Kill
+		}, until: func(s scrape) bool { return leads(s) && s.sum(m+"watch_failures_total") > 0 }})
+
+	// It may read everything, and make nothing for Gateways.
+	api.Grant(t, kubeapi.UserSubject("reader"), leases, kubeapi.Rule("*", []string{"*"}, "get", "list", "watch"),
+		kubeapi.Rule("", []string{"events"}, "create"))
+	api.Apply(t, "{apiVersion: gateway.networking.k8s.io/v1, kind: GatewayClass, metadata: {name: mesh}, "+
+		"spec: {controllerName: fairlead.dev/gateway-controller}}")
+	deployer := deploy(t, "reader")
+	if err := deployer.Until(t.Context(), testkit.Patience, func() error {
+		if s := l.look(t.Context()); !leads(s) {
+			return errors.New("it does not lead")
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	fails := []string{"GatewayDeploymentsFail", "GatewayDeploymentsBudgetBurnsSteady", "GatewayDeploymentsBudgetBurnsCreeping"}
+	provoke(fault{alerts: fails, minutes: 70, gap: 300 * time.Millisecond, make_: func(t *testing.T) func() {
+		for i := range 16 {
+			api.Apply(t, fmt.Sprintf("{apiVersion: gateway.networking.k8s.io/v1, kind: Gateway, metadata: {name: web-%d, namespace: default}, "+
+				"spec: {gatewayClassName: mesh, listeners: [{name: http, port: 80, protocol: HTTP}]}}", i))
+		}
+		return nil
+	}, until: func(s scrape) bool { return s.sum(m+"gateways", `result="failed"`) == 16 }})
+	provoke(fault{alerts: []string{"GatewayValuesStale"}, minutes: 7, make_: func(t *testing.T) func() {
+		testkit.WriteFile(t, values, []byte("global: 1"))
+		return func() { testkit.WriteFile(t, values, []byte(installed.Data["values.yaml"])) }
+	}, until: func(s scrape) bool { return s.sum(m+"values_stale") == 1 }})
+	provoke(fault{alerts: []string{"GatewaysDown"}, minutes: 12, make_: func(*testing.T) func() { deployer.Kill(); return nil }})
+}

@@ -108,6 +108,9 @@ func TestConfigWatcherChangesStatusAndEntriesOfMachinesOnly(t *testing.T) {
 			case resource == "workloadentries" && slices.Equal(r.Verbs, []string{"create", "patch", "delete"}) &&
 				slices.Equal(r.APIGroups, []string{"networking.istio.io"}):
 				// It registers machines, and removes them.
+			case resource == "gatewayclasses" && slices.Equal(r.Verbs, []string{"create"}) &&
+				slices.Equal(r.APIGroups, []string{"gateway.networking.k8s.io"}):
+				// It makes the mesh's classes, where they are missing.
 			case strings.Contains(base, "/"):
 				t.Errorf("config-watcher may %v %s", r.Verbs, resource)
 			case isStatus && (!slices.Equal(r.Verbs, []string{"patch"}) || !strings.HasSuffix(r.APIGroups[0], ".istio.io") &&
@@ -136,7 +139,7 @@ func TestConfigWatcherChangesStatusAndEntriesOfMachinesOnly(t *testing.T) {
 
 // Secrets and ConfigMaps are readable by roles of their own, which an overlay can narrow without touching the rest: one
 // for credentials, one for the namespace of the Secrets that name remote clusters, one for the ConfigMap of the mesh's
-// settings alone, and one for that and the injector's.
+// settings alone, and one for that and the injector's. fairlead-gateways reads no Secret.
 func TestSecretsAreInARoleOfTheirOwn(t *testing.T) {
 	objects := mesh(t)
 	inRole := func(name string, rules []rbacv1.PolicyRule) {
@@ -152,6 +155,8 @@ func TestSecretsAreInARoleOfTheirOwn(t *testing.T) {
 				case name == "fairlead-injector" && resource == "configmaps" &&
 					slices.Equal(r.ResourceNames, []string{"istio-sidecar-injector", "istio"}):
 				case name == "config-watcher" && resource == "configmaps" && slices.Equal(r.ResourceNames, []string{"istio"}):
+				case name == "fairlead-gateways" && resource == "configmaps" && slices.Equal(r.Verbs, []string{"get", "list", "watch"}):
+					// Overlays, of any name, are beside the Gateways.
 				default:
 					t.Errorf("role %s grants %s with resource names %v", name, resource, r.ResourceNames)
 				}

@@ -197,6 +197,7 @@ func (c *cluster) reach(t *testing.T) {
 	}{
 		{"ca", []string{"15012", "15014"}}, {"config-watcher", []string{"15060", "15017", "15014"}}, {"injector", []string{"15017", "15014"}},
 		{"xds-server", []string{"15012", "15014"}}, {"keeper", []string{"15014"}},
+		{"gateways", []string{"15014"}},
 	} {
 		pods, err := c.CoreV1().Pods("istio-system").List(t.Context(), metav1.ListOptions{LabelSelector: "app=" + p.app})
 		if err != nil || len(pods.Items) == 0 {
@@ -227,13 +228,14 @@ func (c *cluster) reach(t *testing.T) {
 			"xds-server:15012"}},
 		{
 			monitoring, "prometheus", nil,
-			[]string{"ca:15012", "ca:15014", "config-watcher:15014", "config-watcher:15017", "injector:15014", "injector:15017", "kubernetes",
-				"tenant", "xds-server:15012", "xds-server:15014"},
+			[]string{"ca:15012", "ca:15014", "config-watcher:15014", "config-watcher:15017", "gateways:15014", "injector:15014", "injector:15017",
+				"kubernetes", "tenant", "xds-server:15012", "xds-server:15014"},
 		},
 		{"istio-system", "thief-xds-server", disguise("xds-server"), []string{"ca:15012", "config-watcher:15060", "xds-server:15012"}},
 		{"istio-system", "thief-ca", disguise("ca"), []string{"kubernetes"}},
 		{"istio-system", "thief-config-watcher", disguise("config-watcher"), []string{"ca:15012", "config-watcher:15060", "kubernetes"}},
 		{"istio-system", "thief-injector", disguise("injector"), []string{"ca:15012", "kubernetes"}},
+		{"istio-system", "thief-gateways", disguise("gateways"), []string{"kubernetes"}},
 		{"istio-system", "thief-keeper", disguise("keeper"), []string{"config-watcher:15017", "kubernetes"}},
 	}
 	for _, from := range dialers {

@@ -210,23 +210,10 @@ metadata: {namespace: team-a, name: pay-istio, labels: {gateway.istio.io/managed
 func TestDefinitionsMayComeLater(t *testing.T) {
 	t.Parallel()
 	r := &rig{Server: kubeapi.Start(t, kubeapi.Options{}), t: t}
-	objects, err := kubeapi.Decode([]byte(r.fairlead("manifest", "generate", "--set", "profile=minimal", "--set", "values.base.enableGatewayAPICRDs=true")))
-	testkit.NoError(t, err)
-	for _, o := range objects {
-		if !strings.HasSuffix(o.GetName(), ".gateway.networking.k8s.io") {
-			testkit.NoError(t, kubeapi.Apply(t.Context(), r.Config, o))
-		}
-	}
+	r.Apply(t, r.fairlead("manifest", "generate", "--set", "profile=minimal"))
 	r.prepare()
 	d := r.start()
-	var definitions []string
-	for _, o := range objects {
-		if strings.HasSuffix(o.GetName(), ".gateway.networking.k8s.io") && o.GetKind() == "CustomResourceDefinition" {
-			testkit.NoError(t, kubeapi.Apply(t.Context(), r.Config, o))
-			definitions = append(definitions, o.GetName())
-		}
-	}
-	r.Established(t, definitions...)
+	r.ApplyCRDs(t, kubeapi.GatewayAPICRDs(t, "standard"))
 	r.classes()
 	r.Apply(t, gateway(apart, "web", "", ""))
 	r.has(apart, "web-istio", standard...)

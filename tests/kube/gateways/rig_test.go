@@ -52,11 +52,12 @@ type rig struct {
 	values  string
 }
 
-// newRig applies what `fairlead install` would.
+// newRig applies what `fairlead install` would, in a cluster with the Gateway API.
 func newRig(t *testing.T) *rig {
 	t.Helper()
 	r := &rig{Server: kubeapi.Start(t, kubeapi.Options{}), t: t}
-	r.Apply(t, r.fairlead("manifest", "generate", "--set", "profile=minimal", "--set", "values.base.enableGatewayAPICRDs=true"))
+	r.ApplyCRDs(t, kubeapi.GatewayAPICRDs(t, "standard"))
+	r.Apply(t, r.fairlead("manifest", "generate", "--set", "profile=minimal"))
 	r.classes()
 	r.prepare()
 	return r

@@ -8,6 +8,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 
+	"fairlead.dev/pkg/gatewaydeploy"
 	"fairlead.dev/proto/fairlead/contract"
 )
 
@@ -222,7 +223,7 @@ func (m *Mesh) ServedGateways(w Workload, services []Service) (list []ServedGate
 				return nil, fmt.Errorf("%s %s: %w", o.Kind, o.ID(), err)
 			}
 		}
-		serves := o.Namespace == w.Namespace && w.Labels[contract.GatewayNameLabel] == contract.GatewayNameValue(o.Name)
+		serves := o.Namespace == w.Namespace && w.Labels[contract.GatewayNameLabel] == gatewaydeploy.LabelValue(o.Name)
 		if len(spec.Addresses) == 1 && spec.Addresses[0].Type != nil && *spec.Addresses[0].Type == "Hostname" {
 			host := m.host(spec.Addresses[0].Value, o.Namespace)
 			serves = slices.ContainsFunc(services, func(s Service) bool {
