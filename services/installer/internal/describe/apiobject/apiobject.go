@@ -171,7 +171,14 @@ func (d *Description) missing(ctx context.Context, client *configapi.Client) err
 	case err != nil:
 		return fmt.Errorf("%s; see what there is with `fairlead config get %s -A`", text, strings.ToLower(d.Kind))
 	case len(elsewhere) > 0:
+		slices.Sort(elsewhere)
 		return fmt.Errorf("%s; there is one in namespace %s: name it with -n", text, strings.Join(elsewhere, ", "))
+	}
+	if d.Kind == describe.APIGateway {
+		if _, err := client.Get(ctx, &configv1.GetRequest{Key: kinds.Key("Gateway", d.Namespace, d.Name), InForce: true}); err == nil {
+			return fmt.Errorf("%s; that of networking.istio.io with this name has VirtualServices: see `fairlead config status gateway/%s -n %s`",
+				text, d.Name, d.Namespace)
+		}
 	}
 	return fmt.Errorf("%s%s; `fairlead config get %s -A` lists what there is", text, nearest.Hint(d.Name, near), strings.ToLower(d.Kind))
 }

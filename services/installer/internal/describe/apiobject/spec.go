@@ -141,6 +141,9 @@ func (d *Description) rule(i int, r *rule, problems map[string]string) Rule {
 		}
 		out.Matches = append(out.Matches, cmp.Or(strings.Join(parts, ", "), "everything"))
 	}
+	if len(r.Matches) == 0 { // as the default of the kind is
+		out.Matches = []string{"everything"}
+	}
 	for k, f := range r.Filters {
 		text := f.Type
 		if f.RequestMirror != nil {
