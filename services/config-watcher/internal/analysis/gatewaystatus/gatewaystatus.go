@@ -70,8 +70,8 @@ func (a *analysis) add(code finding.Code, field, reason, remedy string) {
 	a.found = append(a.found, Finding{a.at.Key, code, field, reason, remedy})
 }
 
-// told adds what a condition's message says: parts "[field: ]reason[; remedy]", divided by "; " before a field. field is
-// that of a part which names none, or the beginning of one that is not a whole path.
+// told adds what a condition's message says: parts "[field: ]reason[; remedy]", divided by "; " before a field. field
+// is that of a part which names none, or the beginning of one that is not a whole path.
 func (a *analysis) told(code finding.Code, field, message string) {
 	const next = "; spec."
 	for i, part := range strings.Split(message, next) {
@@ -126,7 +126,8 @@ func (a *analysis) class(name string) {
 	slices.Sort(known)
 	known = slices.Compact(known)
 	if !slices.Contains(known, name) {
-		a.add(finding.GatewayClassNotFound, "spec.gatewayClassName", fmt.Sprintf("there is no GatewayClass %q%s", name, nearest.Hint(name, known)),
+		a.add(finding.GatewayClassNotFound, "spec.gatewayClassName",
+			fmt.Sprintf("there is no GatewayClass %q%s", name, nearest.Hint(name, known)),
 			"write one of "+strings.Join(known, ", ")+", or create the class")
 	}
 }

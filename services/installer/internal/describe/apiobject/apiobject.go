@@ -1,5 +1,5 @@
-// Package apiobject says what the mesh makes of one object of the Gateway API: what `fairlead describe httproute` and its
-// like print. All of it comes from config-watcher: the object in force, and the status that it has computed.
+// Package apiobject says what the mesh makes of one object of the Gateway API: what `fairlead describe httproute` and
+// its like print. All of it comes from config-watcher: the object in force, and the status that it has computed.
 package apiobject
 
 import (
@@ -38,7 +38,8 @@ type Description struct {
 	Parents    []Parent    `json:"parents,omitempty"`
 	Listeners  []Listener  `json:"listeners,omitempty"`
 	Rules      []Rule      `json:"rules,omitempty"`
-	// Attached are the routes and ListenerSets that name the Gateway or ListenerSet as a parent, Gateways those of the class.
+	// Attached are the routes and ListenerSets that name the Gateway or ListenerSet as a parent, Gateways those of the
+	// class.
 	Attached []Attached `json:"attached,omitempty"`
 	Gateways []string   `json:"gateways,omitempty"`
 	// Notes are what is to be said besides: an object that nothing of this mesh serves.

@@ -175,8 +175,8 @@ func relation(kind string) string {
 	return "="
 }
 
-// problemsOf are the problems of backends by their field, from the condition ResolvedRefs, "spec.rules[0].backendRefs[1]:
-// there is no Service ...; spec.rules[1]...".
+// problemsOf are the problems of backends by their field, from the condition ResolvedRefs:
+// "spec.rules[0].backendRefs[1]: there is no Service ...; spec.rules[1]...".
 func problemsOf(judged *configv1.ObjectStatus) map[string]string {
 	out := map[string]string{}
 	for _, p := range judged.GetParents() {
