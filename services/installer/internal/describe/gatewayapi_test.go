@@ -120,7 +120,7 @@ func TestServedGateways(t *testing.T) {
 ---
 kind: Gateway.gateway.networking.k8s.io
 metadata: {name: named, namespace: infra}
-spec: {addresses: [{type: Hostname, value: web.shop}], listeners: [{name: l, port: 80, protocol: HTTP}]}
+spec: {addresses: [{type: Hostname, value: web.shop.svc}], listeners: [{name: l, port: 80, protocol: HTTP}]}
 ---
 kind: Gateway.gateway.networking.k8s.io
 metadata: {name: made, namespace: shop}
