@@ -2150,8 +2150,8 @@ type ObjectStatus struct {
 	InForce bool `protobuf:"varint,4,opt,name=in_force,json=inForce,proto3" json:"in_force,omitempty"`
 	// observed_generation is the generation that the conditions are about; 0 if the source counts none.
 	ObservedGeneration int64 `protobuf:"varint,5,opt,name=observed_generation,json=observedGeneration,proto3" json:"observed_generation,omitempty"`
-	// conditions are Accepted and Programmed; of a Gateway, of routes and of a RequestAuthentication ResolvedRefs too. One
-	// that does not hold for a parent does not hold.
+	// conditions are Accepted and Programmed; of a Gateway, of routes and of a RequestAuthentication ResolvedRefs too.
+	// One that does not hold for a parent does not hold.
 	Conditions []*Condition `protobuf:"bytes,6,rep,name=conditions,proto3" json:"conditions,omitempty"`
 	// servers of a Gateway of networking.istio.io.
 	Servers []*ServerStatus `protobuf:"bytes,7,rep,name=servers,proto3" json:"servers,omitempty"`

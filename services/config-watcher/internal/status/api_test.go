@@ -25,6 +25,8 @@ import (
 
 // apiMesh is a mesh with a tracker of statuses and a fleet.
 type apiMesh struct {
+	// file is the place of objects that are applied; empty for those of an API server.
+	file    string
 	t       *testing.T
 	mesh    *normalise.Mesh
 	log     *revision.Log
@@ -85,7 +87,7 @@ func (m *apiMesh) apply(documents ...string) {
 		}
 		m.uid++
 		o := &object.Object{Key: k, APIVersion: meta.APIVersion, Labels: meta.Labels, Generation: meta.Generation, Source: "test",
-			UID: string(meta.UID), Digest: [16]byte{byte(m.uid), byte(m.uid >> 8)}}
+			Location: m.file, UID: string(meta.UID), Digest: [16]byte{byte(m.uid), byte(m.uid >> 8)}}
 		body := map[string]any{"Gateway": &gatewayv1.Gateway{}, "GatewayClass": &gatewayv1.GatewayClass{}, "HTTPRoute": &gatewayv1.HTTPRoute{},
 			"ListenerSet": &gatewayv1.ListenerSet{}, "Service": &corev1.Service{}, "Namespace": nil}[meta.Kind]
 		if meta.Kind == "Pod" {
@@ -193,6 +195,12 @@ func TestProgrammedGateways(t *testing.T) {
 	m.gateway("edge-1", 0)
 	m.want("the load balancer has no address", "Gateway", "edge",
 		"Programmed=False/AddressNotAssigned a:Programmed=True/Programmed b:Programmed=True/Programmed")
+	m.file = "mesh.yaml:7"
+	m.apply(fmt.Sprintf(edgeService, ""))
+	m.gateway("edge-1", 0)
+	m.want("nobody gives a Service of a file an address", "Gateway", "edge",
+		"Programmed=True/Programmed a:Programmed=True/Programmed b:Programmed=True/Programmed 10.0.0.1")
+	m.file = ""
 	m.apply(fmt.Sprintf(edgeService, "{ip: 192.0.2.1}"))
 	m.gateway("edge-1", 0)
 	m.want("the load balancer has one", "Gateway", "edge",

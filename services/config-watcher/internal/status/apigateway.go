@@ -17,6 +17,7 @@ import (
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/resource"
 	"fairlead.dev/services/config-watcher/internal/revision"
+	"fairlead.dev/services/config-watcher/internal/source/memory"
 )
 
 func isGatewayProxy(p *proxy) bool {
@@ -167,8 +168,19 @@ func (s *serving) address(t *Tracker, n gatewayapi.Name, judged *gatewayapi.Gate
 				add(ip)
 			}
 		}
-		if len(s.addresses) == 0 && service.Spec.Type != corev1.ServiceTypeLoadBalancer {
+		switch {
+		case len(s.addresses) > 0:
+		case service.Spec.Type != corev1.ServiceTypeLoadBalancer:
 			add(o.Key.Name + "." + o.Key.Namespace + ".svc." + t.cfg.Domain)
+		case o.Location != "" || o.Source == memory.Name: // nobody gives Services of files and the store an address
+			for _, p := range connected {
+				for _, a := range p.addresses {
+					add(a)
+				}
+			}
+			if len(connected) == 0 {
+				return
+			}
 		}
 	}
 	for _, ip := range asked {

@@ -158,7 +158,7 @@ func (c *conversion) routes(b *built, s *source) {
 		for first := 0; first < len(s.rules); first += maxRules {
 			number++
 			r := &gatewayv1.HTTPRoute{}
-			name := s.o.Key.Name
+			name := strings.ReplaceAll(s.o.Key.Name, "*", "any") // rules of an Ingress are named by their host
 			if number > 1 {
 				name = fmt.Sprintf("%s-%02d", name, number)
 			}

@@ -136,7 +136,11 @@ var remedies = map[string]string{
 func (c *conversion) convert(s *source) {
 	refuse := func(p *problem) { c.keepSource(s, p.field, p.reason, p.remedy) }
 	if len(s.spec.GetTls())+len(s.spec.GetTcp()) > 0 {
-		refuse(&problem{"spec.tls", "rules for TLS and TCP are not rewritten", "write a TLSRoute or TCPRoute by hand"})
+		field := "spec.tls"
+		if len(s.spec.GetTls()) == 0 {
+			field = "spec.tcp"
+		}
+		refuse(&problem{field, "rules for TLS and TCP are not rewritten", "write a TLSRoute or TCPRoute by hand"})
 	}
 	for i, in := range s.spec.GetHttp() {
 		at := fmt.Sprintf("spec.http[%d]", i)

@@ -181,3 +181,31 @@ func TestKept(t *testing.T) {
 		}
 	}
 }
+
+// TestIngressOfAnyHost moves rules for wildcards, for every host, and of the three types of paths.
+func TestIngressOfAnyHost(t *testing.T) {
+	r := convert(t, `
+{apiVersion: v1, kind: Service, metadata: {name: istio-ingressgateway, namespace: istio-system}, spec: {selector: {istio: ingressgateway},
+	ports: [{port: 80}]}}
+---
+{apiVersion: v1, kind: Service, metadata: {name: web, namespace: shop}, spec: {ports: [{name: http, port: 80}]}}
+---
+apiVersion: networking.k8s.io/v1
+kind: Ingress
+metadata: {name: i, namespace: shop, annotations: {kubernetes.io/ingress.class: istio}}
+spec:
+  defaultBackend: {service: {name: web, port: {number: 80}}}
+  rules:
+  - host: "*.wild.example.com"
+    http: {paths: [{path: /a, pathType: Exact, backend: {service: {name: web, port: {name: http}}}},
+      {path: /b, pathType: Prefix, backend: {service: {name: web, port: {number: 80}}}},
+      {path: /c, pathType: ImplementationSpecific, backend: {service: {name: web, port: {number: 80}}}}]}
+`)
+	if len(r.Kept) != 0 || len(r.Replaced) != 1 {
+		t.Errorf("replaced: %v, kept: %v", r.Replaced, r.Kept)
+	}
+	var out strings.Builder
+	if err := r.Write(&out); err != nil || !strings.Contains(out.String(), "name: any-wild-example-com-") {
+		t.Errorf("%s%v", out.String(), err)
+	}
+}

@@ -227,7 +227,7 @@ func (m *Mesh) ServedGateways(w Workload, services []Service) (list []ServedGate
 		if len(spec.Addresses) == 1 && spec.Addresses[0].Type != nil && *spec.Addresses[0].Type == "Hostname" {
 			host := m.host(spec.Addresses[0].Value, o.Namespace)
 			serves = slices.ContainsFunc(services, func(s Service) bool {
-				return s.Selects(w) && (s.Host == host || strings.HasPrefix(s.Host, host+"."))
+				return s.Selects(w) && (s.Host == host || strings.HasSuffix(host, ".svc") && s.Host == host+"."+m.Domain)
 			})
 		}
 		if !serves {

@@ -79,7 +79,8 @@ func TestRoutesOfTheGatewayAPI(t *testing.T) {
 				if strings.HasSuffix(m.Objects[i].Kind, "Route") {
 					m.Objects[i].Conditions = []describe.Condition{{Type: "Programmed", Status: "True"}}
 					m.Objects[i].Parents = map[string][]describe.Condition{"Gateway infra/edge": accepted, "Gateway infra/edge, section https": accepted,
-						"Service shop/web, port 80": accepted, "Gateway infra/edge, port 7": {{"Accepted", "False", "NotAllowedByListeners", "the listener allows none"}}}
+						"Service shop/web, port 80":  accepted,
+						"Gateway infra/edge, port 7": {{"Accepted", "False", "NotAllowedByListeners", "the listener allows none"}}}
 				}
 				if m.Objects[i].Kind == "UDPRoute" {
 					m.Objects[i].Conditions = []describe.Condition{{"Programmed", "False", "Pending", "not yet"}}
@@ -119,7 +120,7 @@ func TestServedGateways(t *testing.T) {
 ---
 kind: Gateway.gateway.networking.k8s.io
 metadata: {name: named, namespace: infra}
-spec: {addresses: [{type: Hostname, value: web.shop}], listeners: [{name: l, port: 80, protocol: HTTP}]}
+spec: {addresses: [{type: Hostname, value: web.shop.svc}], listeners: [{name: l, port: 80, protocol: HTTP}]}
 ---
 kind: Gateway.gateway.networking.k8s.io
 metadata: {name: made, namespace: shop}

@@ -41,8 +41,8 @@ func TestUntil(t *testing.T) {
 	}
 }
 
-// TestUntilAnObjectOfTheGatewayAPIIsServed waits for objects whose parents may come later: only a refusal, of the object
-// or by a proxy, ends the wait.
+// TestUntilAnObjectOfTheGatewayAPIIsServed waits for objects whose parents may come later: only a refusal, of the
+// object or by a proxy, ends the wait.
 func TestUntilAnObjectOfTheGatewayAPIIsServed(t *testing.T) {
 	m := clitest.New(t)
 	accepted := &configv1.Condition{Type: "Accepted", Status: "True"}

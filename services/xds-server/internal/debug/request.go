@@ -37,8 +37,8 @@ func (d *pages) request(r *http.Request) (any, error) {
 	own := at.state.ListenersOf(namespace, name)
 	if own == nil {
 		return nil, &ops.StatusError{Code: http.StatusNotFound,
-			Err: fmt.Errorf("no Gateway %q of the Gateway API has listeners that are served; give ?gateway=<namespace>/<name>, and see its status",
-				q.Get("gateway"))}
+			Err: fmt.Errorf("no Gateway %q of the Gateway API has listeners that are served; see its status, and name it "+
+				"?gateway=<namespace>/<name>", q.Get("gateway"))}
 	}
 	if selections := own.Spec.GetSelections(); len(selections) > 0 {
 		at.namespace, at.labels = selections[0].GetNamespace(), selections[0].GetLabels()
@@ -160,6 +160,14 @@ func (g *gatewayAt) port(own *mesh.GatewayListeners, r *asked) (*gateway.Port, e
 			ports[at].Listeners = append(ports[at].Listeners, gateway.Listener{Owner: owner, Spec: spec, TLS: owner.TLS[i]})
 		}
 	}
+	// A port with a listener that takes the host comes before those without.
+	taken := slices.DeleteFunc(slices.Clone(ports), func(p *gateway.Port) bool {
+		_, takes := p.ListenerFor(r.host)
+		return !takes
+	})
+	if len(taken) > 0 {
+		ports = taken
+	}
 	for _, usual := range []uint32{80, 443} {
 		if at := slices.IndexFunc(ports, func(p *gateway.Port) bool { return p.Number == usual }); at >= 0 {
 			return ports[at], nil
@@ -254,6 +262,9 @@ func (g *gatewayAt) rules(a *contract.RequestAnswer, l gateway.Listener, r *aske
 	if winner == nil {
 		a.Status = http.StatusNotFound
 		a.Because = fmt.Sprintf("none of the %s for %s that the listener has taken matches", countOf(len(all)), a.Domain)
+		if len(all) == 0 {
+			a.Because = fmt.Sprintf("the listener has taken no route for %s", a.Domain)
+		}
 	}
 	unreached(a, all)
 	return nil

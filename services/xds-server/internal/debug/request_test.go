@@ -79,6 +79,11 @@ func TestRequest(t *testing.T) {
 				{Name: "tls", Port: 443, Protocol: configv1.ListenerProtocol_LISTENER_PROTOCOL_HTTPS, Hostname: "a.web.com"},
 				{Name: "other", Port: 8080, Protocol: http},
 			}}),
+		meshtest.GatewayAPI(mesh.KindGatewayListeners, "shop", "two", &configv1.GatewayListeners{Gateway: "shop/two",
+			Selections: []*configv1.WorkloadSelection{{Namespace: "shop", Labels: map[string]string{contract.GatewayNameLabel: "two"}}},
+			Listeners: []*configv1.GatewayListener{
+				{Name: "a", Port: 8080, Protocol: http, Hostname: "a.org"}, {Name: "b", Port: 8081, Protocol: http, Hostname: "b.org"},
+			}}),
 		routed{"HTTPRoute", "old", "", 2, "web", []string{"*.web.com"}, []*networking.HTTPMatchRequest{uri("/a*"), nil}}.resource(),
 		routed{"HTTPRoute", "young", "*.web.com", 1, "web", []string{"*.web.com"}, []*networking.HTTPMatchRequest{
 			uri("/a/b*"), uri("/a/b"), header(uri("/a/b*"), "x"),
@@ -109,7 +114,7 @@ func TestRequest(t *testing.T) {
 		"a.web.com/a/b":           {headers: []string{"X: 1"}, want: "web *.web.com: young 2"},
 		"http://A.web.com/a/b/?q": {headers: []string{"x:1"}, want: "web *.web.com: young 3"},
 		"a.web.com/ab":            {want: "web *.web.com: old 2"},
-		"a.web.com:8080/":         {want: "other *: 404", because: "none of the 0 matches"},
+		"a.web.com:8080/":         {want: "other *: 404", because: "has taken no route for *"},
 		"https://a.web.com/":      {want: "tls a.web.com: 404"},
 		"https://b.web.com/":      {want: " : 0", because: "closes the connection"},
 		"b.web.com/a":             {want: "web *.web.com: old 1"}, // narrow is of a listener that is less specific
@@ -146,7 +151,12 @@ func TestRequest(t *testing.T) {
 			}
 		}
 	}
+	var a contract.RequestAnswer
+	if failure := p.get("/debug/request", url.Values{"gateway": {"shop/two"}, "url": {"b.org"}}, &a); failure != "" || a.Listener != "b" {
+		t.Errorf("the port whose listener takes the host: %s, %+v", failure, a)
+	}
 	for query, want := range map[string]string{
+		"gateway=shop/two&url=c.org":          "serves HTTP on ports 8080, 8081",
 		"gateway=shop/none&url=a":             "no Gateway \"shop/none\"",
 		"gateway=shop/edge":                   "name a host",
 		"gateway=shop/edge&url=ftp://a":       "name a host",

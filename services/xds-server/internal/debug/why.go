@@ -112,5 +112,8 @@ func describeOrigin(o input.Origin) contract.ExplainedObject {
 	if o.Key.Kind == mesh.KindService {
 		out.Detail = o.Key.Name
 	}
+	if apiGateway := "Gateway." + contract.GroupGatewayAPI; o.Key.Kind == apiGateway {
+		out.Kind = apiGateway // Istio's is Gateway
+	}
 	return out
 }

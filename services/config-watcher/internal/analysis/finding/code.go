@@ -132,6 +132,7 @@ const (
 	GatewayClassNotFound     Code = "GatewayClassNotFound"
 	GatewayNotAccepted       Code = "GatewayNotAccepted"
 	ListenerNotServed        Code = "ListenerNotServed"
+	ListenerTaken            Code = "ListenerTaken"
 	ListenerReferenceInvalid Code = "ListenerReferenceInvalid"
 	RouteParentNotFound      Code = "RouteParentNotFound"
 	RouteNotAttached         Code = "RouteNotAttached"

@@ -4,7 +4,9 @@
 package gatewaystatus
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -15,6 +17,7 @@ import (
 
 	"fairlead.dev/pkg/gatewaydeploy"
 	"fairlead.dev/pkg/nearest"
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/config-watcher/internal/analysis/finding"
 	"fairlead.dev/services/config-watcher/internal/gatewayapi"
 	"fairlead.dev/services/config-watcher/internal/object"
@@ -45,7 +48,8 @@ func Analyze(cfg gatewayapi.Config, now time.Time, objects []*object.Object) []F
 	for _, o := range objects {
 		a.objects[o.Key] = o
 	}
-	statuses := State(cfg, now, objects).Rebuild().Statuses
+	result := State(cfg, now, objects).Rebuild()
+	statuses := result.Statuses
 	for _, o := range objects {
 		if o.Key.Group != gatewayapi.Group {
 			continue
@@ -56,6 +60,7 @@ func Analyze(cfg gatewayapi.Config, now time.Time, objects []*object.Object) []F
 			a.status(s)
 		}
 	}
+	a.taken(result.Resources)
 	slices.SortStableFunc(a.found, func(x, y Finding) int { return x.Key.Compare(y.Key) })
 	return slices.CompactFunc(a.found, func(x, y Finding) bool { return x == y })
 }
@@ -71,8 +76,8 @@ func (a *analysis) add(code finding.Code, field, reason, remedy string) {
 	a.found = append(a.found, Finding{a.at.Key, code, field, reason, remedy})
 }
 
-// told adds what a condition's message says: parts "[field: ]reason[; remedy]", divided by "; " before a field. field is
-// that of a part which names none, or the beginning of one that is not a whole path.
+// told adds what a condition's message says: parts "[field: ]reason[; remedy]", divided by "; " before a field. field
+// is that of a part which names none, or the beginning of one that is not a whole path.
 func (a *analysis) told(code finding.Code, field, message string) {
 	const next = "; spec."
 	for i, part := range strings.Split(message, next) {
@@ -127,7 +132,8 @@ func (a *analysis) class(name string) {
 	slices.Sort(known)
 	known = slices.Compact(known)
 	if !slices.Contains(known, name) {
-		a.add(finding.GatewayClassNotFound, "spec.gatewayClassName", fmt.Sprintf("there is no GatewayClass %q%s", name, nearest.Hint(name, known)),
+		a.add(finding.GatewayClassNotFound, "spec.gatewayClassName",
+			fmt.Sprintf("there is no GatewayClass %q%s", name, nearest.Hint(name, known)),
 			"write one of "+strings.Join(known, ", ")+", or create the class")
 	}
 }
@@ -255,6 +261,55 @@ func (a *analysis) route(status *gatewayv1.RouteStatus) {
 			}
 		}
 	}
+}
+
+// taken finds listeners that an older Gateway of the same workloads keeps from being served: one of another kind on the
+// port, or with the same hostname.
+func (a *analysis) taken(resources map[object.Key]*configv1.GatewayAPIConfig) {
+	type place struct {
+		workloads string
+		port      uint32
+		udp       bool
+	}
+	type listener struct {
+		owner object.Key
+		of    string
+		*configv1.GatewayListener
+	}
+	owners := slices.SortedFunc(maps.Keys(resources), func(x, y object.Key) int {
+		return cmp.Or(a.objects[x].Created.Compare(a.objects[y].Created), strings.Compare(x.Namespace, y.Namespace), x.Compare(y))
+	})
+	served := map[place][]listener{}
+	for _, k := range owners {
+		list := resources[k].GetListeners()
+		for _, selection := range list.GetSelections() {
+			for i, l := range list.GetListeners() {
+				udp := l.GetProtocol() == configv1.ListenerProtocol_LISTENER_PROTOCOL_UDP
+				at := place{selection.GetNamespace() + " " + object.LabelText(selection.GetLabels()), l.GetPort(), udp}
+				now := listener{k, list.GetGateway(), l}
+				before := slices.IndexFunc(served[at], func(o listener) bool {
+					return o.of != now.of && (family(o.GetProtocol()) != family(l.GetProtocol()) || o.GetHostname() == l.GetHostname())
+				})
+				if before < 0 {
+					served[at] = append(served[at], now)
+					continue
+				}
+				other := served[at][before]
+				a.at = a.objects[k]
+				a.add(finding.ListenerTaken, fmt.Sprintf("spec.listeners[%d]", i),
+					fmt.Sprintf("the same workloads serve listener %s of %s %s/%s, which is older, on port %d", other.GetName(), other.owner.Kind,
+						other.owner.Namespace, other.owner.Name, l.GetPort()), "choose another port or hostname, or other workloads")
+			}
+		}
+	}
+}
+
+// family is HTTP, TLS, TCP or UDP, of which listeners of a port must be of one.
+func family(p configv1.ListenerProtocol) configv1.ListenerProtocol {
+	if p == configv1.ListenerProtocol_LISTENER_PROTOCOL_HTTPS {
+		return configv1.ListenerProtocol_LISTENER_PROTOCOL_TLS
+	}
+	return p
 }
 
 // failed are the conditions that are false.

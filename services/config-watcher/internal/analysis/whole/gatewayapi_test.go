@@ -34,6 +34,8 @@ func TestGatewayAPI(t *testing.T) {
 		toEdge = "parentRefs: [{name: edge, namespace: infra}], "
 		toWeb  = "rules: [{backendRefs: [{name: web, port: 80}]}]"
 		http   = "{name: l, port: 90, protocol: HTTP}"
+		// toWebService ends the listeners of a Gateway, and gives it the workloads of Service web.
+		toWebService = "], addresses: [{type: Hostname, value: web.shop.svc}"
 	)
 	for name, tc := range map[string]struct{ yaml, want, says string }{
 		"nothing": {route(toEdge + toWeb), "", ""},
@@ -71,6 +73,11 @@ func TestGatewayAPI(t *testing.T) {
 		"listeners of one port": {gateway("istio", http+", {name: m, port: 90, protocol: TCP}"),
 			"ListenerNotServed Gateway.gateway.networking.k8s.io infra/g spec.listeners[0], " +
 				"ListenerNotServed Gateway.gateway.networking.k8s.io infra/g spec.listeners[1]", "port 90"},
+		"a port that another Gateway has": {gateway("istio", http+toWebService) +
+			strings.Replace(gateway("istio", "{name: m, port: 90, protocol: TCP}, {name: o, port: 91, protocol: TCP}"+toWebService),
+				"name: g,", "name: h,", 1),
+			"ListenerTaken Gateway.gateway.networking.k8s.io infra/h spec.listeners[0]",
+			"listener l of Gateway infra/g, which is older, on port 90"},
 		"a port of the proxy": {gateway("istio", "{name: l, port: 15021, protocol: HTTP}"),
 			"ListenerNotServed Gateway.gateway.networking.k8s.io infra/g spec.listeners[0]", "the proxy itself has it"},
 		"a Secret that is not there": {gateway("istio", "{name: l, port: 443, protocol: HTTPS, tls: {certificateRefs: [{name: gone}]}}"),

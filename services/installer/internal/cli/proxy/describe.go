@@ -28,8 +28,8 @@ func newDescribe(env command.Env, flags *meshflags.Flags) *cobra.Command {
 			commands = append(commands, newDescribeAPI(flags, kind))
 		}
 	}
-	return command.Group("describe", "Show what of the mesh concerns a Pod or a Service, what becomes of an object of the Gateway API, and what is wrong",
-		commands...)
+	return command.Group("describe",
+		"Show what of the mesh concerns a Pod or a Service, what becomes of an object of the Gateway API, and what is wrong", commands...)
 }
 
 func newDescribeKind(env command.Env, flags *meshflags.Flags, kind string, aliases ...string) *cobra.Command {
@@ -142,8 +142,8 @@ func newDescribeAPI(flags *meshflags.Flags, kind string) *cobra.Command {
 	var namespace string
 	lower := strings.ToLower(kind)
 	out := output.New("json", "yaml")
-	use, shows, example := lower+" NAME[.NAMESPACE]", "its hosts and parents with what they say of it, its rules, and backends that cannot be resolved",
-		lower+"/cart.shop"
+	use, example := lower+" NAME[.NAMESPACE]", lower+"/cart.shop"
+	shows := "its hosts and parents with what they say of it, its rules, and backends that cannot be resolved"
 	switch kind {
 	case "ListenerSet":
 		shows, example = "its Gateway, its listeners, and the routes that name it", "listenerset/team.shop"

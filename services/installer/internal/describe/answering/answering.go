@@ -14,9 +14,11 @@ import (
 
 	"fairlead.dev/pkg/process"
 	"fairlead.dev/proto/fairlead/contract"
+	"fairlead.dev/services/installer/internal/describe/apiobject"
 	"fairlead.dev/services/installer/internal/kinds"
 	"fairlead.dev/services/installer/internal/meshclient"
 	"fairlead.dev/services/installer/internal/objectfile"
+	"fairlead.dev/services/installer/internal/opsclient"
 	"fairlead.dev/services/installer/internal/table"
 )
 
@@ -51,9 +53,29 @@ func Ask(ctx context.Context, mesh *meshclient.Mesh, r Request) (*contract.Reque
 	var a contract.RequestAnswer
 	query := url.Values{"gateway": {namespace + "/" + name}, "method": {method}, "url": {target}, "header": r.Headers}
 	if err := mesh.AskMesh(ctx, "/debug/request", query, &a); err != nil {
+		if no := new(opsclient.StatusError); errors.As(err, &no) && no.Code == http.StatusNotFound {
+			return nil, notServed(ctx, mesh, namespace, name)
+		}
 		return nil, err
 	}
 	return &a, nil
+}
+
+// notServed is the error about a Gateway that the mesh does not serve: it is not there, or none of its listeners is
+// served.
+func notServed(ctx context.Context, mesh *meshclient.Mesh, namespace, name string) error {
+	d, err := apiobject.Ask(ctx, mesh, kinds.APIGateway, name, namespace)
+	if err != nil {
+		return err
+	}
+	because := append([]string{"no listener of it is served"}, d.Notes...)
+	for _, c := range d.Conditions {
+		if c.Status != "True" {
+			because = append(because, c.String())
+		}
+	}
+	return fmt.Errorf("Gateway %s/%s answers no request: %s; `fairlead describe gateway/%s.%s` shows its listeners", namespace, name,
+		strings.Join(because, "; "), name, namespace)
 }
 
 // Print prints the answer for people.

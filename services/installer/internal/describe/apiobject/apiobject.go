@@ -1,5 +1,5 @@
-// Package apiobject says what the mesh makes of one object of the Gateway API: what `fairlead describe httproute` and its
-// like print. All of it comes from config-watcher: the object in force, and the status that it has computed.
+// Package apiobject says what the mesh makes of one object of the Gateway API: what `fairlead describe httproute` and
+// its like print. All of it comes from config-watcher: the object in force, and the status that it has computed.
 package apiobject
 
 import (
@@ -38,7 +38,8 @@ type Description struct {
 	Parents    []Parent    `json:"parents,omitempty"`
 	Listeners  []Listener  `json:"listeners,omitempty"`
 	Rules      []Rule      `json:"rules,omitempty"`
-	// Attached are the routes and ListenerSets that name the Gateway or ListenerSet as a parent, Gateways those of the class.
+	// Attached are the routes and ListenerSets that name the Gateway or ListenerSet as a parent, Gateways those of the
+	// class.
 	Attached []Attached `json:"attached,omitempty"`
 	Gateways []string   `json:"gateways,omitempty"`
 	// Notes are what is to be said besides: an object that nothing of this mesh serves.
@@ -171,7 +172,14 @@ func (d *Description) missing(ctx context.Context, client *configapi.Client) err
 	case err != nil:
 		return fmt.Errorf("%s; see what there is with `fairlead config get %s -A`", text, strings.ToLower(d.Kind))
 	case len(elsewhere) > 0:
+		slices.Sort(elsewhere)
 		return fmt.Errorf("%s; there is one in namespace %s: name it with -n", text, strings.Join(elsewhere, ", "))
+	}
+	if d.Kind == describe.APIGateway {
+		if _, err := client.Get(ctx, &configv1.GetRequest{Key: kinds.Key("Gateway", d.Namespace, d.Name), InForce: true}); err == nil {
+			return fmt.Errorf("%s; that of networking.istio.io with this name has VirtualServices: see `fairlead config status gateway/%s -n %s`",
+				text, d.Name, d.Namespace)
+		}
 	}
 	return fmt.Errorf("%s%s; `fairlead config get %s -A` lists what there is", text, nearest.Hint(d.Name, near), strings.ToLower(d.Kind))
 }

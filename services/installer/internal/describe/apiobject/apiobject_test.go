@@ -54,10 +54,12 @@ func mesh(t *testing.T) *clitest.Fixture {
 	rpc := status("GRPCRoute", "shop", "rpc")
 	rpc.Conditions = []*configv1.Condition{condition("Accepted", "False", "NotAllowedByListeners", "no")}
 	rpc.Parents = []*configv1.ParentStatus{{Parent: "Gateway infra/edge", Conditions: rpc.GetConditions()}}
-	foreign, istio := status(kinds.APIGateway, "infra", "foreign"), &configv1.ObjectStatus{Key: class.GetKey(), Conditions: []*configv1.Condition{good}}
+	foreign := status(kinds.APIGateway, "infra", "foreign")
+	istio := &configv1.ObjectStatus{Key: class.GetKey(), Conditions: []*configv1.Condition{good}}
 	tls := status("BackendTLSPolicy", "shop", "tls")
 	tls.Conditions = []*configv1.Condition{good}
-	tls.Parents = []*configv1.ParentStatus{{Parent: "Gateway infra/edge", Conditions: []*configv1.Condition{condition("Accepted", "False", "Conflicted", "older")}}}
+	tls.Parents = []*configv1.ParentStatus{{Parent: "Gateway infra/edge",
+		Conditions: []*configv1.Condition{condition("Accepted", "False", "Conflicted", "older")}}}
 	m.SetStatuses(edge, more, web, rpc, foreign, istio, tls)
 	return m
 }
@@ -83,9 +85,11 @@ func TestObjectsAreDescribed(t *testing.T) {
 			"HTTPRoute shop/web, attached by section web\n", "GRPCRoute shop/rpc, not attached: NotAllowedByListeners: no\n",
 			"ListenerSet shop/more, not attached: NotAllowed: allowedListeners says None\n"}, "Conflicted"},
 		{kinds.APIGateway, "foreign.infra", []string{"nothing of this mesh serves it"}, ""},
-		{"ListenerSet", "more.shop", []string{"not Accepted (NotAllowed): allowedListeners says None\n", "Parent Gateway infra/edge\n", "Listener x: HTTP, port 81"}, ""},
+		{"ListenerSet", "more.shop", []string{"not Accepted (NotAllowed): allowedListeners says None\n", "Parent Gateway infra/edge\n",
+			"Listener x: HTTP, port 81"}, ""},
 		{"GatewayClass", "istio", []string{"Controller: istio.io/gateway-controller\n  Gateways: infra/edge\n"}, "foreign"},
-		{"BackendTLSPolicy", "tls.shop", []string{"Hosts: web.a\n  Targets: Service shop/web\n", "Parent Gateway infra/edge: not Accepted (Conflicted): older"}, ""},
+		{"BackendTLSPolicy", "tls.shop", []string{"Hosts: web.a\n  Targets: Service shop/web\n",
+			"Parent Gateway infra/edge: not Accepted (Conflicted): older"}, ""},
 	} {
 		d, err := apiobject.Ask(t.Context(), m.Mesh(), tc.kind, tc.name, "")
 		if err != nil {

@@ -141,6 +141,9 @@ func (d *Description) rule(i int, r *rule, problems map[string]string) Rule {
 		}
 		out.Matches = append(out.Matches, cmp.Or(strings.Join(parts, ", "), "everything"))
 	}
+	if len(r.Matches) == 0 { // as the default of the kind is
+		out.Matches = []string{"everything"}
+	}
 	for k, f := range r.Filters {
 		text := f.Type
 		if f.RequestMirror != nil {
@@ -172,8 +175,8 @@ func relation(kind string) string {
 	return "="
 }
 
-// problemsOf are the problems of backends by their field, from the condition ResolvedRefs, "spec.rules[0].backendRefs[1]:
-// there is no Service ...; spec.rules[1]...".
+// problemsOf are the problems of backends by their field, from the condition ResolvedRefs:
+// "spec.rules[0].backendRefs[1]: there is no Service ...; spec.rules[1]...".
 func problemsOf(judged *configv1.ObjectStatus) map[string]string {
 	out := map[string]string{}
 	for _, p := range judged.GetParents() {
