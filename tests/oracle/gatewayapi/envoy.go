@@ -105,7 +105,11 @@ func (r *running) start(ctx context.Context, p *plane, envoy string, of *proxy) 
 		return err
 	}
 	config, log := filepath.Join(r.dir, "envoy.yaml"), filepath.Join(r.dir, "envoy.log")
-	text := fmt.Sprintf(bootstrap, of.ip, of.pod(), of.namespace, of.service, metadata, r.dir, map[bool]string{true: "sidecar", false: "router"}[of.sidecar()])
+	kind := "router"
+	if of.sidecar() {
+		kind = "sidecar"
+	}
+	text := fmt.Sprintf(bootstrap, of.ip, of.pod(), of.namespace, of.service, metadata, r.dir, kind)
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		return err
 	}

@@ -36,6 +36,13 @@ var (
 // TestMain makes the user root of namespaces of its own.
 func TestMain(m *testing.M) { userns.Main(m) }
 
+// What a run must have compared to say something.
+const (
+	fewestInputs     = 50
+	fewestConditions = 1000
+	fewestServed     = 2000
+)
+
 // workers is how many workloads are asked at a time.
 const workers = 4
 
@@ -82,6 +89,17 @@ func TestSameAnswers(t *testing.T) {
 	}
 	t.Logf("%d inputs, %d conditions and counts of statuses, %d answers, %d differences", len(inputs), conditions, len(keys(answers)),
 		len(found.lines))
+	served := 0
+	for _, answer := range answers[0] {
+		if strings.Contains(answer, "200 ") {
+			served++
+		}
+	}
+	t.Logf("%d of Istio's answers come from a backend", served)
+	if *only == "" && (len(inputs) < fewestInputs || conditions < fewestConditions || served < fewestServed) {
+		t.Errorf("want at least %d inputs, %d conditions and %d answers of backends: less says little", fewestInputs, fewestConditions,
+			fewestServed)
+	}
 	found.judge(t)
 }
 
@@ -239,6 +257,9 @@ func newBackends(t *testing.T, inputs []*input, a *authority, envoy string) *bac
 	for i := range workers {
 		h := testkit.Must(netns.New(fmt.Sprintf("gateway-%d", i)))(t)
 		testkit.NoError(t, network.Plug(h))
+		testkit.NoError(t, h.In(func() error { // connections must not take the ports of listeners
+			return os.WriteFile("/proc/sys/net/ipv4/ip_local_port_range", []byte("50000 60999"), 0)
+		}))
 		application := netip.AddrFrom4([4]byte{10, 97, 0, byte(i + 1)})
 		testkit.NoError(t, h.AddAddress(application))
 		testkit.NoError(t, h.Run(fmt.Sprintf(capture, application), "nft", "-f", "-"))

@@ -203,7 +203,9 @@ func (in *input) read(pods *addresses) error {
 	}
 	slices.Sort(clients)
 	for _, namespace := range slices.Compact(clients) {
-		in.proxies = append(in.proxies, &proxy{namespace: namespace, service: clientName, ip: pods.next(), labels: map[string]string{"app": clientName}})
+		in.proxies = append(in.proxies, &proxy{
+			namespace: namespace, service: clientName, ip: pods.next(), labels: map[string]string{"app": clientName},
+		})
 	}
 	return nil
 }

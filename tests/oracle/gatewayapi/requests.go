@@ -27,8 +27,9 @@ type asked struct {
 	to      netip.Addr
 	// protocol is that of the listener: "http", "tls" or "tcp".
 	protocol string
-	// host is also the name of the server in TLS.
-	host string
+	host     string
+	// server is the name of the server in TLS; empty for the host.
+	server string
 	// repeats are those of a line by TCP.
 	repeats  int
 	variants []variant
@@ -87,8 +88,13 @@ func (in *input) questions(p *proxy) []asked {
 			case "tcp":
 				out = append(out, asked{port: port, protocol: protocol, repeats: lines})
 			case "http", "tls":
-				for _, h := range slices.Sorted(maps.Keys(all)) {
+				names := slices.Sorted(maps.Keys(all))
+				for i, h := range names {
 					out = append(out, asked{port: port, protocol: protocol, host: h, variants: variants})
+					if protocol == "tls" { // a connection that is used for another host
+						root := []variant{{method: "GET", path: "/"}}
+						out = append(out, asked{port: port, protocol: protocol, host: names[(i+1)%len(names)], server: h, variants: root})
+					}
 				}
 			}
 		}
@@ -96,7 +102,8 @@ func (in *input) questions(p *proxy) []asked {
 	return out
 }
 
-// calls derives what a sidecar's application asks of every Service of an input, by each of its names and by a wrong one.
+// calls derives what a sidecar's application asks of every Service of an input, by each of its names and by a wrong
+// one.
 func (in *input) calls(p *proxy) (out []asked) {
 	variants, lines := in.variants()
 	for _, service := range slices.Sorted(maps.Keys(in.services)) {
@@ -299,6 +306,9 @@ func (c *client) ask(ctx context.Context, a asked) map[string]string {
 	}
 	for _, v := range a.variants {
 		question := strings.TrimSpace(fmt.Sprintf("%s %d %s %s %s", a.service, a.port, a.protocol, a.host, v))
+		if a.server != "" {
+			question += " by " + a.server
+		}
 		closed := false
 		out[question] = several(v.repeats, func() string {
 			text, err := c.request(ctx, transport, scheme, a.host, v)
@@ -342,7 +352,7 @@ func (c *client) handshake(ctx context.Context, a asked) (net.Conn, string, erro
 	}
 	wanted := ""
 	inner := tls.Client(conn, &tls.Config{
-		ServerName: a.host, InsecureSkipVerify: true, NextProtos: []string{"http/1.1"}, //nolint:gosec // it looks whose certificate it is
+		ServerName: or(a.server, a.host), InsecureSkipVerify: true, NextProtos: []string{"http/1.1"}, //nolint:gosec // it looks whose certificate it is
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 			wanted = ", asks for one"
 			return &c.cert, nil
@@ -417,16 +427,15 @@ func (c *client) line(ctx context.Context, a asked) string {
 	return strings.TrimSpace(text)
 }
 
-// plain is an error without addresses.
+// plain is an error without addresses. An alert of TLS after a handshake and the end of the connection are one: which
+// comes first is chance.
 func plain(err error) string {
-	var alert tls.AlertError
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return "nobody listens"
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE),
+		strings.Contains(err.Error(), "tls: "):
 		return "closed"
-	case errors.As(err, &alert):
-		return alert.Error()
 	}
 	return err.Error()
 }
