@@ -139,7 +139,7 @@ oracle: tools build ## istioctl's verdicts on thousands of objects, decisions by
 	kube=$$(tools/build-cached.sh kubernetes etcd) && istio=$$(tools/build-cached.sh istio) && \
 	  module=$$(cd tools/istio && GOWORK=off go list -m -f '{{.Dir}}' istio.io/istio) && cd tests && \
 	  $(TESTENV) KUBE_BIN=$$kube ISTIO_BIN=$$istio ISTIO_GATEWAY_TESTDATA=$$module/pilot/pkg/config/kube/gateway/testdata \
-	  go test -count=1 -v -timeout 20m $(TESTFLAGS) ./oracle/gatewayapi
+	  go test -count=1 -v -timeout 20m $(GATEWAYFLAGS) ./oracle/gatewayapi
 	suite=$$(cd tests/conformance && GOWORK=off go mod download -json sigs.k8s.io/gateway-api/conformance | sed -n 's/^.*"Dir": "\(.*\)".*$$/\1/p') && \
 	  GATEWAY_API_CONFORMANCE=$$suite go test -count=1 -v -run TestSuite ./services/config-watcher/internal/gatewayapi
 

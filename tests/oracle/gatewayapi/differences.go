@@ -22,27 +22,48 @@ var differences = []difference{
 			`.*/svc2:80: `),
 	},
 	{
+		what:   "A request in the mesh whose host is no name of the Service to whose address it goes",
+		istio:  "goes there past the Service's routes",
+		here:   "the Service's routes take it",
+		reason: "the address decides (feature MeshClusterIPMatching)",
+		lines:  lines(`/client \S+ \d+ http other\.test `),
+	},
+	{
 		what:   "TLS passthrough and HTTPS on one port",
 		istio:  "the passthrough listeners serve nothing",
 		here:   "each listener serves its hostnames",
 		reason: "the specification has them share a port by hostname",
-		lines: lines(`^tls: .* 34000 tls (a\.b\.example\.com|a\.example\.com|foo\.com) .*: Istio (closed|–), here ` +
+		lines: lines(`^tls: .* 34000 tls (\S+ GET / by )?(a\.b\.example\.com|a\.example\.com|foo\.com)\b.*: Istio (closed|–), here ` +
 			`certificate backend`),
+	},
+	{
+		what:   "A request by a connection of HTTPS whose server name another listener has than the request's host",
+		istio:  "404",
+		here:   "421",
+		reason: "the client opens a connection for the host (feature GatewayHTTPSListenerDetectMisdirectedRequests)",
+		lines:  lines(` GET / by \S+: Istio (.*): 404, here (.*): 421$`),
 	},
 	{
 		what:   "A server name that no TLSRoute of a listener has, where the listener terminates TLS",
 		istio:  "goes to the one route of the listener",
 		here:   "is closed",
 		reason: "the route's hostnames say what it takes",
-		lines:  lines(`^tls-terminate: .* 9443 tls a\.\S*wild\.example\.com .*: Istio .*backend-wildcard.*, here (closed|–)$`),
+		lines:  lines(`^tls-terminate: .* 9443 tls (\S+ GET / by )?a\.\S*wild\.example\.com\b.*: Istio .*backend-wildcard.*, here (closed|–)$`),
 	},
 	{
 		what:   "`tls.options[gateway.istio.io/tls-terminate-mode]: ISTIO_SIMPLE`",
 		istio:  "shows clients the workload's certificate of the mesh",
 		here:   "the listener is not accepted (`UnsupportedValue`)",
 		reason: "clients without the mesh's authority cannot verify it; `ISTIO_MUTUAL` is for the others",
-		lines: lines(`^tls: (.* builtin\.example |.* terminate-istio-builtin (Accepted|ResolvedRefs): |istio-system/gateway ` +
+		lines: lines(`^tls: (.* builtin\.example[ :].*|.* terminate-istio-builtin (Accepted|ResolvedRefs): |istio-system/gateway ` +
 			`Gateway (Accepted|ResolvedRefs): )`),
+	},
+	{
+		what:   "Annotation `istio.io/ignore-policy-attachment` of a BackendTLSPolicy",
+		istio:  "leaves the policy out (`IgnoredByIstio`)",
+		here:   "means nothing",
+		reason: "it keeps a policy from sidecars, and policies here are for gateways alone",
+		lines:  lines(`BackendTLSPolicy ancestor .*: Istio False IgnoredByIstio, here –$`),
 	},
 	{
 		what:   "Status of a BackendTLSPolicy whose target no route of a Gateway has as a backend",

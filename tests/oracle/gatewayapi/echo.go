@@ -108,9 +108,6 @@ func (e *echo) serve(conn net.Conn) {
 			who += " from " + state.PeerCertificates[0].Subject.CommonName
 		}
 		p = &peeked{inner, bufio.NewReader(inner)}
-		if first, err = p.r.Peek(1); err != nil {
-			return
-		}
 	}
 	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { e.answer(who, w, r) })
 	start, _ := p.r.Peek(3) // what is shorter is a line

@@ -30,7 +30,7 @@ import (
 // bootstrap is that of an Envoy without an agent: everything comes from a control plane, and the certificate of the
 // workload from the test.
 const bootstrap = `
-node: {id: "router~%s~%s.%s~%[3]s.svc.cluster.local", cluster: %[4]s, metadata: %[5]s}
+node: {id: "%[7]s~%[1]s~%[2]s.%[3]s~%[3]s.svc.cluster.local", cluster: %[4]s, metadata: %[5]s}
 admin: {address: {pipe: {path: %[6]s/admin}}}
 dynamic_resources:
   ads_config: {api_type: DELTA_GRPC, transport_api_version: V3, grpc_services: [{envoy_grpc: {cluster_name: xds-grpc}}]}
@@ -92,7 +92,7 @@ func (p *plane) start(ctx context.Context, host *netns.Host, envoy string, of *p
 func (r *running) start(ctx context.Context, p *plane, envoy string, of *proxy) error {
 	metadata, err := json.Marshal(map[string]any{
 		"NAME": of.pod(), "NAMESPACE": of.namespace, "SERVICE_ACCOUNT": of.service, "INSTANCE_IPS": of.ip.String(), "ISTIO_VERSION": "1.31.1",
-		"CLUSTER_ID": "Kubernetes", "LABELS": of.labels,
+		"CLUSTER_ID": "Kubernetes", "LABELS": of.labels, "INTERCEPTION_MODE": "REDIRECT",
 	})
 	if err != nil {
 		return err
@@ -105,7 +105,11 @@ func (r *running) start(ctx context.Context, p *plane, envoy string, of *proxy) 
 		return err
 	}
 	config, log := filepath.Join(r.dir, "envoy.yaml"), filepath.Join(r.dir, "envoy.log")
-	text := fmt.Sprintf(bootstrap, of.ip, of.pod(), of.namespace, of.service, metadata, r.dir)
+	kind := "router"
+	if of.sidecar() {
+		kind = "sidecar"
+	}
+	text := fmt.Sprintf(bootstrap, of.ip, of.pod(), of.namespace, of.service, metadata, r.dir, kind)
 	if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
 		return err
 	}

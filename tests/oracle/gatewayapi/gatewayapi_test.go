@@ -15,6 +15,7 @@ import (
 	"time"
 
 	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 
 	"fairlead.dev/pkg/testkit"
@@ -34,6 +35,13 @@ var (
 
 // TestMain makes the user root of namespaces of its own.
 func TestMain(m *testing.M) { userns.Main(m) }
+
+// What a run must have compared to say something.
+const (
+	fewestInputs     = 50
+	fewestConditions = 1000
+	fewestServed     = 2000
+)
 
 // workers is how many workloads are asked at a time.
 const workers = 4
@@ -81,6 +89,17 @@ func TestSameAnswers(t *testing.T) {
 	}
 	t.Logf("%d inputs, %d conditions and counts of statuses, %d answers, %d differences", len(inputs), conditions, len(keys(answers)),
 		len(found.lines))
+	served := 0
+	for _, answer := range answers[0] {
+		if strings.Contains(answer, "200 ") {
+			served++
+		}
+	}
+	t.Logf("%d of Istio's answers come from a backend", served)
+	if *only == "" && (len(inputs) < fewestInputs || conditions < fewestConditions || served < fewestServed) {
+		t.Errorf("want at least %d inputs, %d conditions and %d answers of backends: less says little", fewestInputs, fewestConditions,
+			fewestServed)
+	}
 	found.judge(t)
 }
 
@@ -117,6 +136,15 @@ func loadAll(t *testing.T, inputs []*input, s *kubeapi.Server) *loader {
 	s.Grant(t, rbacv1.Subject{APIGroup: rbacv1.GroupName, Kind: rbacv1.GroupKind, Name: "system:serviceaccounts"},
 		kubeapi.Rule("", []string{"secrets"}, "get", "list", "watch"))
 	s.Apply(t, marker)
+	services := testkit.Must(s.Client(t).CoreV1().Services("").List(t.Context(), metav1.ListOptions{}))(t)
+	for _, in := range inputs {
+		in.clusterIPs = map[string]netip.Addr{}
+		for i := range services.Items {
+			if at := services.Items[i].Namespace + "/" + services.Items[i].Name; in.services[at] != nil {
+				in.clusterIPs[at] = testkit.Must(netip.ParseAddr(services.Items[i].Spec.ClusterIP))(t)
+			}
+		}
+	}
 	return l
 }
 
@@ -183,9 +211,20 @@ func (in *input) has(object string) bool {
 type backends struct {
 	*echo
 	hosts []*netns.Host
-	cert  tls.Certificate
-	envoy string
+	// applications are addresses of the hosts, from which connections to Services go to the sidecar.
+	applications []string
+	cert         tls.Certificate
+	envoy        string
 }
+
+const capture = `
+table ip capture {
+	chain output {
+		type nat hook output priority -100;
+		ip saddr %s ip daddr 198.19.0.0/16 meta l4proto tcp redirect to :15001
+	}
+}
+`
 
 func newBackends(t *testing.T, inputs []*input, a *authority, envoy string) *backends {
 	t.Helper()
@@ -202,11 +241,29 @@ func newBackends(t *testing.T, inputs []*input, a *authority, envoy string) *bac
 			}
 		}
 	}
+	// As kube-proxy does for what a sidecar passes on.
+	services := map[netip.AddrPort][]netip.AddrPort{}
+	for _, in := range inputs {
+		for _, s := range in.backends {
+			for port := range s.ports {
+				at := netip.AddrPortFrom(in.clusterIPs[s.service], uint16(port))                       //nolint:gosec // a port
+				services[at] = append(services[at], netip.AddrPortFrom(s.ip, uint16(port+portOffset))) //nolint:gosec // a port
+			}
+		}
+	}
+	testkit.NoError(t, network.Translate(services))
 	testkit.NoError(t, e.listen(t.Context(), network.Hub, slices.Sorted(maps.Keys(ports))))
 	b := &backends{echo: e, cert: testkit.Must(a.pair("client"))(t), envoy: envoy}
 	for i := range workers {
 		h := testkit.Must(netns.New(fmt.Sprintf("gateway-%d", i)))(t)
 		testkit.NoError(t, network.Plug(h))
+		testkit.NoError(t, h.In(func() error { // connections must not take the ports of listeners
+			return os.WriteFile("/proc/sys/net/ipv4/ip_local_port_range", []byte("50000 60999"), 0)
+		}))
+		application := netip.AddrFrom4([4]byte{10, 97, 0, byte(i + 1)})
+		testkit.NoError(t, h.AddAddress(application))
+		testkit.NoError(t, h.Run(fmt.Sprintf(capture, application), "nft", "-f", "-"))
+		b.applications = append(b.applications, application.String())
 		t.Cleanup(func() { testkit.NoError(t, h.Close()) })
 		b.hosts = append(b.hosts, h)
 	}
@@ -217,24 +274,25 @@ func newBackends(t *testing.T, inputs []*input, a *authority, envoy string) *bac
 func (b *backends) ask(t *testing.T, inputs []*input, p *plane) map[string]string {
 	t.Helper()
 	type job struct {
-		*input
-		*proxy
+		in *input
+		of *proxy
 	}
 	jobs, out := make(chan job), map[string]string{}
 	var mu sync.Mutex
 	var wg sync.WaitGroup
-	for _, h := range b.hosts {
+	for i := range b.hosts {
 		wg.Go(func() {
 			for j := range jobs {
 				began := time.Now()
-				answers, err := b.askOne(t.Context(), h, j.input, j.proxy, p)
-				t.Logf("%s %s: %d in %s", j.input.name, j.proxy.service, len(answers), time.Since(began))
+				answers, err := b.askOne(t.Context(), i, j.in, j.of, p)
+				t.Logf("%s: %s/%s has given %d answers in %s", p.name, j.of.namespace, j.of.service, len(answers),
+					time.Since(began).Round(time.Millisecond))
 				if err != nil {
-					t.Errorf("%s: %v", j.input.name, err)
+					t.Errorf("%s: %v", j.in.name, err)
 				}
 				mu.Lock()
 				for q, a := range answers {
-					out[j.input.name+": "+j.proxy.service+" "+q] = a
+					out[j.in.name+": "+j.in.original(j.of.namespace)+"/"+j.of.service+" "+q] = a
 				}
 				mu.Unlock()
 			}
@@ -250,15 +308,20 @@ func (b *backends) ask(t *testing.T, inputs []*input, p *plane) map[string]strin
 	return out
 }
 
-func (b *backends) askOne(ctx context.Context, h *netns.Host, in *input, of *proxy, p *plane) (map[string]string, error) {
-	r, err := p.start(ctx, h, b.envoy, of)
+func (b *backends) askOne(ctx context.Context, host int, in *input, of *proxy, p *plane) (map[string]string, error) {
+	r, err := p.start(ctx, b.hosts[host], b.envoy, of)
 	if err != nil {
 		return nil, err
 	}
 	defer r.close()
 	out := map[string]string{}
-	c := &client{running: r, echo: b.echo, cert: b.cert, name: fmt.Sprint(p.name, in.name, of.service, "-")}
-	for _, q := range in.questions(of) {
+	c := &client{running: r, echo: b.echo, cert: b.cert, name: fmt.Sprint(p.name, in.name, of.namespace, of.service, "-"),
+		application: b.applications[host]}
+	questions := in.questions(of)
+	if of.sidecar() {
+		questions = in.calls(of)
+	}
+	for _, q := range questions {
 		maps.Copy(out, c.ask(ctx, q))
 	}
 	if text := r.rejected(); text != "" {

@@ -48,18 +48,27 @@ type input struct {
 	// services are protocols of ports, by namespace/name; backends has who answers for each.
 	services map[string]map[int]string
 	backends []backend
+	// clusterIPs are the addresses of Services, once an API server has given them.
+	clusterIPs map[string]netip.Addr
 	// listeners are those of Gateways and ListenerSets, by the namespace/name of the Gateway.
 	listeners map[string][]listener
 }
 
-// proxy is a workload that serves Gateways.
+// proxy is a workload that serves Gateways, or that is in the mesh.
 type proxy struct {
-	namespace, service string
-	ip                 netip.Addr
-	labels             map[string]string
-	// gateways are those that it serves, by namespace/name.
+	namespace string
+	// service is the Service of a gateway; "client" has none.
+	service string
+	ip      netip.Addr
+	labels  map[string]string
+	// gateways are those that it serves, by namespace/name; without any it is a sidecar.
 	gateways []string
 }
+
+// client is the name of workloads with a sidecar.
+const clientName = "client"
+
+func (p *proxy) sidecar() bool { return len(p.gateways) == 0 }
 
 func (p *proxy) pod() string { return p.service + "-0" }
 
@@ -185,6 +194,19 @@ func (in *input) read(pods *addresses) error {
 			in.routes = append(in.routes, r)
 		}
 	}
+	// Routes of the mesh have their own namespace's clients, and those of their parents'.
+	var clients []string
+	for _, r := range in.routes {
+		for _, p := range append(r.parents("Service"), r.parents("ServiceEntry")...) {
+			clients = append(clients, r.Metadata.Namespace, or(p.Namespace, r.Metadata.Namespace))
+		}
+	}
+	slices.Sort(clients)
+	for _, namespace := range slices.Compact(clients) {
+		in.proxies = append(in.proxies, &proxy{
+			namespace: namespace, service: clientName, ip: pods.next(), labels: map[string]string{"app": clientName},
+		})
+	}
 	return nil
 }
 
@@ -261,6 +283,10 @@ func (in *input) add(backends *addresses, a *authority) error {
 		made.service(namespace, name, b.ports, b.ip)
 	}
 	for _, p := range in.proxies {
+		if p.sidecar() {
+			made.client(p, slices.Sorted(maps.Keys(namespaces)))
+			continue
+		}
 		ports := map[int]bool{80: true}
 		for _, g := range p.gateways {
 			for _, l := range in.listeners[g] {

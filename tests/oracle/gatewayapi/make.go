@@ -81,16 +81,9 @@ func (m *maker) proxy(p *proxy, numbers []int) {
 	for _, k := range slices.Sorted(maps.Keys(p.labels)) {
 		labels = append(labels, fmt.Sprintf("%s: %s", k, p.labels[k]))
 	}
+	m.pod(p, strings.Join(labels, ", "))
 	fmt.Fprintf(&m.text, `---
 {apiVersion: v1, kind: Service, metadata: {name: %[1]s, namespace: %[2]s}, spec: {selector: {%[3]s}, ports: [%[4]s]}}
----
-{apiVersion: v1, kind: ServiceAccount, metadata: {name: %[1]s, namespace: %[2]s}}
----
-apiVersion: v1
-kind: Pod
-metadata: {name: %[5]s, namespace: %[2]s, labels: {%[3]s}}
-spec: {serviceAccountName: %[1]s, containers: [{name: istio-proxy, image: none}]}
-status: {phase: Running, podIP: %[6]s, podIPs: [{ip: %[6]s}], conditions: [{type: Ready, status: "True"}]}
 ---
 apiVersion: discovery.k8s.io/v1
 kind: EndpointSlice
@@ -99,6 +92,34 @@ addressType: IPv4
 endpoints: [{addresses: [%[6]s], conditions: {ready: true}, targetRef: {kind: Pod, name: %[5]s, namespace: %[2]s}}]
 ports: [%[7]s]
 `, p.service, p.namespace, strings.Join(labels, ", "), strings.Join(ports, ", "), p.pod(), p.ip, strings.Join(at, ", "))
+}
+
+func (m *maker) pod(p *proxy, labels string) {
+	fmt.Fprintf(&m.text, `---
+{apiVersion: v1, kind: ServiceAccount, metadata: {name: %[1]s, namespace: %[2]s}}
+---
+apiVersion: v1
+kind: Pod
+metadata: {name: %[3]s, namespace: %[2]s, labels: {%[4]s}}
+spec: {serviceAccountName: %[1]s, containers: [{name: istio-proxy, image: none}]}
+status: {phase: Running, podIP: %[5]s, podIPs: [{ip: %[5]s}], conditions: [{type: Ready, status: "True"}]}
+`, p.service, p.namespace, p.pod(), labels, p.ip)
+}
+
+// client makes a Pod with a sidecar, which has the input's namespaces alone: others have policies whose credentials
+// Envoy would wait for.
+func (m *maker) client(p *proxy, namespaces []string) {
+	m.pod(p, "app: "+p.service)
+	var hosts []string
+	for _, n := range namespaces {
+		hosts = append(hosts, fmt.Sprintf("%q", n+"/*"))
+	}
+	fmt.Fprintf(&m.text, `---
+apiVersion: networking.istio.io/v1
+kind: Sidecar
+metadata: {name: default, namespace: %s}
+spec: {egress: [{hosts: [%s]}]}
+`, p.namespace, strings.Join(hosts, ", "))
 }
 
 // namespaceObject has the label that the inputs' selectors look for.

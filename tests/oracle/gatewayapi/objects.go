@@ -76,13 +76,13 @@ func (g *gateway) service(name string) string {
 	if g.Spec.GatewayClassName != "istio" {
 		return ""
 	}
-	for _, a := range g.Spec.Addresses {
-		if a.Type == "Hostname" && !isMissing(a.Value) {
-			return a.Value
-		}
-		return ""
+	if len(g.Spec.Addresses) == 0 {
+		return name + "-istio"
 	}
-	return name + "-istio"
+	if a := g.Spec.Addresses[0]; a.Type == "Hostname" && !isMissing(a.Value) {
+		return a.Value
+	}
+	return ""
 }
 
 // services are the Services that a route names, as parents or backends.
@@ -94,11 +94,7 @@ func (r *route) services() []ref {
 			out = append(out, ref)
 		}
 	}
-	for _, p := range r.Spec.ParentRefs {
-		if p.Kind != nil && *p.Kind == "Service" {
-			add(p)
-		}
-	}
+	add(r.parents("Service")...)
 	for _, rule := range r.Spec.Rules {
 		for _, b := range rule.BackendRefs {
 			if b.isService() {
@@ -109,6 +105,16 @@ func (r *route) services() []ref {
 			if m := f.RequestMirror; m != nil && m.BackendRef.isService() {
 				add(m.BackendRef)
 			}
+		}
+	}
+	return out
+}
+
+// parents are those of a kind.
+func (r *route) parents(kind string) (out []ref) {
+	for _, p := range r.Spec.ParentRefs {
+		if p.Kind != nil && *p.Kind == kind {
+			out = append(out, p)
 		}
 	}
 	return out

@@ -22,10 +22,14 @@ import (
 // asked is what a workload is asked.
 type asked struct {
 	port int
+	// service is what a sidecar's application asks, namespace/name, and to its address.
+	service string
+	to      netip.Addr
 	// protocol is that of the listener: "http", "tls" or "tcp".
 	protocol string
-	// host is also the name of the server in TLS.
-	host string
+	host     string
+	// server is the name of the server in TLS; empty for the host.
+	server string
 	// repeats are those of a line by TCP.
 	repeats  int
 	variants []variant
@@ -63,12 +67,74 @@ func (in *input) questions(p *proxy) []asked {
 			hosts[l.Hostname] = true
 		}
 	}
-	var variants []variant
-	lines := 0
+	variants, lines := in.variants()
 	for _, r := range in.routes {
 		for _, h := range r.Spec.Hostnames {
 			hosts[h] = true
 		}
+	}
+	all := map[string]bool{}
+	for h := range hosts {
+		if rest, ok := strings.CutPrefix(h, "*."); ok {
+			all["a."+rest], all["a.b."+rest] = true, true
+		} else if h != "" {
+			all[h], all["a."+h] = true, true
+		}
+	}
+	var out []asked
+	for _, port := range slices.Sorted(maps.Keys(ports)) {
+		for _, protocol := range slices.Sorted(maps.Keys(ports[port])) {
+			switch protocol {
+			case "tcp":
+				out = append(out, asked{port: port, protocol: protocol, repeats: lines})
+			case "http", "tls":
+				names := slices.Sorted(maps.Keys(all))
+				for i, h := range names {
+					out = append(out, asked{port: port, protocol: protocol, host: h, variants: variants})
+					if protocol == "tls" { // a connection that is used for another host
+						root := []variant{{method: "GET", path: "/"}}
+						out = append(out, asked{port: port, protocol: protocol, host: names[(i+1)%len(names)], server: h, variants: root})
+					}
+				}
+			}
+		}
+	}
+	return out
+}
+
+// calls derives what a sidecar's application asks of every Service of an input, by each of its names and by a wrong
+// one.
+func (in *input) calls(p *proxy) (out []asked) {
+	variants, lines := in.variants()
+	for _, service := range slices.Sorted(maps.Keys(in.services)) {
+		namespace, name, _ := strings.Cut(service, "/")
+		full := name + "." + namespace + ".svc.cluster.local"
+		hosts := []string{name + "." + namespace, full, "other.test"}
+		if namespace == p.namespace {
+			hosts = append(hosts, name)
+		}
+		for _, port := range slices.Sorted(maps.Keys(in.services[service])) {
+			a := asked{port: port, service: service, to: in.clusterIPs[service], protocol: "http", variants: variants}
+			switch in.services[service][port] {
+			case "tcp":
+				a.protocol, a.repeats = "tcp", lines
+				out = append(out, a)
+			case "tls":
+				a.protocol, a.variants = "tls", variants[:1]
+				fallthrough
+			default:
+				for _, a.host = range hosts {
+					out = append(out, a)
+				}
+			}
+		}
+	}
+	return out
+}
+
+// variants are those of all routes, and how often to ask for a line.
+func (in *input) variants() (variants []variant, lines int) {
+	for _, r := range in.routes {
 		if r.Kind == "TCPRoute" {
 			for _, rule := range r.Spec.Rules {
 				lines = max(lines, rule.repeats())
@@ -89,28 +155,7 @@ func (in *input) questions(p *proxy) []asked {
 		return or(strings.Compare(a.String(), b.String()), b.repeats-a.repeats)
 	})
 	variants = slices.CompactFunc(variants, func(a, b variant) bool { return a.String() == b.String() })
-	all := map[string]bool{}
-	for h := range hosts {
-		if rest, ok := strings.CutPrefix(h, "*."); ok {
-			all["a."+rest], all["a.b."+rest] = true, true
-		} else if h != "" {
-			all[h], all["a."+h] = true, true
-		}
-	}
-	var out []asked
-	for _, port := range slices.Sorted(maps.Keys(ports)) {
-		for _, protocol := range slices.Sorted(maps.Keys(ports[port])) {
-			switch protocol {
-			case "tcp":
-				out = append(out, asked{port: port, protocol: protocol, repeats: lines})
-			case "http", "tls":
-				for _, h := range slices.Sorted(maps.Keys(all)) {
-					out = append(out, asked{port: port, protocol: protocol, host: h, variants: variants})
-				}
-			}
-		}
-	}
-	return out
+	return variants, lines
 }
 
 // variants of a route: what each match says, and near misses of it.
@@ -231,6 +276,8 @@ type client struct {
 	// name makes probes of this client other ones than those of others.
 	name  string
 	count int
+	// application is the address of the machine whose connections the sidecar takes.
+	application string
 }
 
 const answerWithin = 10 * time.Second
@@ -239,13 +286,13 @@ const answerWithin = 10 * time.Second
 func (c *client) ask(ctx context.Context, a asked) map[string]string {
 	out := map[string]string{}
 	if a.protocol == "tcp" {
-		out[fmt.Sprintf("%d tcp", a.port)] = several(a.repeats, func() string { return c.line(ctx, a.port) })
+		out[strings.TrimSpace(fmt.Sprintf("%s %d tcp", a.service, a.port))] = several(a.repeats, func() string { return c.line(ctx, a) })
 		return out
 	}
 	var seen string
 	transport := &http.Transport{
 		DisableCompression: true, MaxConnsPerHost: 1,
-		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return c.dial(ctx, a.port) },
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return c.dial(ctx, a) },
 		DialTLSContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			conn, said, err := c.handshake(ctx, a)
 			seen = said
@@ -258,7 +305,10 @@ func (c *client) ask(ctx context.Context, a asked) map[string]string {
 		scheme = "https"
 	}
 	for _, v := range a.variants {
-		question := fmt.Sprintf("%d %s %s %s", a.port, a.protocol, a.host, v)
+		question := strings.TrimSpace(fmt.Sprintf("%s %d %s %s %s", a.service, a.port, a.protocol, a.host, v))
+		if a.server != "" {
+			question += " by " + a.server
+		}
 		closed := false
 		out[question] = several(v.repeats, func() string {
 			text, err := c.request(ctx, transport, scheme, a.host, v)
@@ -287,18 +337,22 @@ func several(repeats int, f func() string) string {
 	return strings.Join(slices.Sorted(maps.Keys(all)), " | ")
 }
 
-func (c *client) dial(ctx context.Context, port int) (net.Conn, error) {
-	return c.host.Dial(ctx, "tcp", netip.AddrPortFrom(c.host.IP, uint16(port)).String(), "") //nolint:gosec // a port
+func (c *client) dial(ctx context.Context, a asked) (net.Conn, error) {
+	to, source := c.host.IP, ""
+	if a.to.IsValid() {
+		to, source = a.to, c.application
+	}
+	return c.host.Dial(ctx, "tcp", netip.AddrPortFrom(to, uint16(a.port)).String(), source) //nolint:gosec // a port
 }
 
 func (c *client) handshake(ctx context.Context, a asked) (net.Conn, string, error) {
-	conn, err := c.dial(ctx, a.port)
+	conn, err := c.dial(ctx, a)
 	if err != nil {
 		return nil, "", err
 	}
 	wanted := ""
 	inner := tls.Client(conn, &tls.Config{
-		ServerName: a.host, InsecureSkipVerify: true, NextProtos: []string{"http/1.1"}, //nolint:gosec // it looks whose certificate it is
+		ServerName: or(a.server, a.host), InsecureSkipVerify: true, NextProtos: []string{"http/1.1"}, //nolint:gosec // it looks whose certificate it is
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 			wanted = ", asks for one"
 			return &c.cert, nil
@@ -354,10 +408,10 @@ func (c *client) request(ctx context.Context, transport http.RoundTripper, schem
 }
 
 // line asks for a line over TCP.
-func (c *client) line(ctx context.Context, port int) string {
+func (c *client) line(ctx context.Context, a asked) string {
 	ctx, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
-	conn, err := c.dial(ctx, port)
+	conn, err := c.dial(ctx, a)
 	if err != nil {
 		return plain(err)
 	}
@@ -373,16 +427,15 @@ func (c *client) line(ctx context.Context, port int) string {
 	return strings.TrimSpace(text)
 }
 
-// plain is an error without addresses.
+// plain is an error without addresses. An alert of TLS after a handshake and the end of the connection are one: which
+// comes first is chance.
 func plain(err error) string {
-	var alert tls.AlertError
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return "nobody listens"
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE),
+		strings.Contains(err.Error(), "tls: "):
 		return "closed"
-	case errors.As(err, &alert):
-		return alert.Error()
 	}
 	return err.Error()
 }
