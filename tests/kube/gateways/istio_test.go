@@ -175,7 +175,7 @@ func TestIstiosControllerMakesTheSame(t *testing.T) {
 			"simple", "listeners", "labels", "infrastructure", "mesh", "type", "named", "address", "overlays", "asked"} {
 			testkit.Eventually(t, patience, func() error {
 				for _, kind := range made[:3] {
-					if r.get(kind, namespace, nameOf(name)) == nil && !(kind == "ServiceAccount" && name == "named") {
+					if r.get(kind, namespace, nameOf(name)) == nil && (kind != "ServiceAccount" || name != "named") {
 						return fmt.Errorf("there is no %s %s/%s", kind, namespace, nameOf(name))
 					}
 				}
