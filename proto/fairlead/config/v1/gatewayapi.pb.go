@@ -546,8 +546,11 @@ type ServiceAttachment struct {
 	// client_namespace limits the clients to a namespace, that of the route; empty for all, if the route is in the
 	// service's namespace. A client that has routes of its own namespace is routed by these alone.
 	ClientNamespace string `protobuf:"bytes,3,opt,name=client_namespace,json=clientNamespace,proto3" json:"client_namespace,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// server_names are the hostnames of a TLSRoute in lower case, exact or "*.<suffix>", sorted: the SNI of connections
+	// that it is for. None for all connections of TLS, and for other kinds.
+	ServerNames   []string `protobuf:"bytes,4,rep,name=server_names,json=serverNames,proto3" json:"server_names,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ServiceAttachment) Reset() {
@@ -599,6 +602,13 @@ func (x *ServiceAttachment) GetClientNamespace() string {
 		return x.ClientNamespace
 	}
 	return ""
+}
+
+func (x *ServiceAttachment) GetServerNames() []string {
+	if x != nil {
+		return x.ServerNames
+	}
+	return nil
 }
 
 // AttachedRule is one rule. The body is one message, whose parts that the Gateway API has and Istio's API lacks are
@@ -1011,11 +1021,12 @@ const file_fairlead_config_v1_gatewayapi_proto_rawDesc = "" +
 	"\x05hosts\x18\x04 \x03(\v2 .fairlead.config.v1.AttachedHostR\x05hosts\":\n" +
 	"\fAttachedHost\x12\x16\n" +
 	"\x06domain\x18\x01 \x01(\tR\x06domain\x12\x12\n" +
-	"\x04rank\x18\x02 \x01(\fR\x04rank\"n\n" +
+	"\x04rank\x18\x02 \x01(\fR\x04rank\"\x91\x01\n" +
 	"\x11ServiceAttachment\x12\x1a\n" +
 	"\bhostname\x18\x01 \x01(\tR\bhostname\x12\x12\n" +
 	"\x04port\x18\x02 \x01(\rR\x04port\x12)\n" +
-	"\x10client_namespace\x18\x03 \x01(\tR\x0fclientNamespace\"\xd3\x02\n" +
+	"\x10client_namespace\x18\x03 \x01(\tR\x0fclientNamespace\x12!\n" +
+	"\fserver_names\x18\x04 \x03(\tR\vserverNames\"\xd3\x02\n" +
 	"\fAttachedRule\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x127\n" +
 	"\amatches\x18\x02 \x03(\v2\x1d.fairlead.config.v1.RuleMatchR\amatches\x12(\n" +

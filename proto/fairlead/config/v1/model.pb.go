@@ -1878,7 +1878,9 @@ type Workload struct {
 	// annotations that have a meaning to the mesh; others are left out.
 	Annotations map[string]string `protobuf:"bytes,12,rep,name=annotations,proto3" json:"annotations,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// source is the user's object.
-	Source        *SourceRef `protobuf:"bytes,13,opt,name=source,proto3" json:"source,omitempty"`
+	Source *SourceRef `protobuf:"bytes,13,opt,name=source,proto3" json:"source,omitempty"`
+	// udp_targets are targets of UDP ports, which targets does not have. Only gateways read them.
+	UdpTargets    []*ServiceTarget `protobuf:"bytes,14,rep,name=udp_targets,json=udpTargets,proto3" json:"udp_targets,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2000,6 +2002,13 @@ func (x *Workload) GetAnnotations() map[string]string {
 func (x *Workload) GetSource() *SourceRef {
 	if x != nil {
 		return x.Source
+	}
+	return nil
+}
+
+func (x *Workload) GetUdpTargets() []*ServiceTarget {
+	if x != nil {
+		return x.UdpTargets
 	}
 	return nil
 }
@@ -2512,7 +2521,7 @@ const file_fairlead_config_v1_model_proto_rawDesc = "" +
 	"\bworkload\x18\n" +
 	" \x01(\tR\bworkload\x12\x1a\n" +
 	"\bhostname\x18\v \x01(\tR\bhostname\x121\n" +
-	"\x14additional_addresses\x18\f \x03(\tR\x13additionalAddresses\"\xc7\x05\n" +
+	"\x14additional_addresses\x18\f \x03(\tR\x13additionalAddresses\"\x8b\x06\n" +
 	"\bWorkload\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1c\n" +
 	"\tnamespace\x18\x02 \x01(\tR\tnamespace\x12\x1c\n" +
@@ -2527,7 +2536,9 @@ const file_fairlead_config_v1_model_proto_rawDesc = "" +
 	" \x03(\v2!.fairlead.config.v1.ServiceTargetR\atargets\x126\n" +
 	"\btls_mode\x18\v \x01(\x0e2\x1b.fairlead.config.v1.TlsModeR\atlsMode\x12O\n" +
 	"\vannotations\x18\f \x03(\v2-.fairlead.config.v1.Workload.AnnotationsEntryR\vannotations\x125\n" +
-	"\x06source\x18\r \x01(\v2\x1d.fairlead.config.v1.SourceRefR\x06source\x1a9\n" +
+	"\x06source\x18\r \x01(\v2\x1d.fairlead.config.v1.SourceRefR\x06source\x12B\n" +
+	"\vudp_targets\x18\x0e \x03(\v2!.fairlead.config.v1.ServiceTargetR\n" +
+	"udpTargets\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a>\n" +
@@ -2700,18 +2711,19 @@ var file_fairlead_config_v1_model_proto_depIdxs = []int32{
 	3,  // 39: fairlead.config.v1.Workload.tls_mode:type_name -> fairlead.config.v1.TlsMode
 	30, // 40: fairlead.config.v1.Workload.annotations:type_name -> fairlead.config.v1.Workload.AnnotationsEntry
 	7,  // 41: fairlead.config.v1.Workload.source:type_name -> fairlead.config.v1.SourceRef
-	32, // 42: fairlead.config.v1.MeshConfig.settings:type_name -> google.protobuf.Any
-	7,  // 43: fairlead.config.v1.MeshConfig.source:type_name -> fairlead.config.v1.SourceRef
-	13, // 44: fairlead.config.v1.MeshConfig.network_gateways:type_name -> fairlead.config.v1.NetworkGateway
-	31, // 45: fairlead.config.v1.Namespace.labels:type_name -> fairlead.config.v1.Namespace.LabelsEntry
-	4,  // 46: fairlead.config.v1.Jwks.problem:type_name -> fairlead.config.v1.JwksProblem
-	33, // 47: fairlead.config.v1.IdentityBan.until:type_name -> google.protobuf.Timestamp
-	7,  // 48: fairlead.config.v1.IdentityBan.source:type_name -> fairlead.config.v1.SourceRef
-	49, // [49:49] is the sub-list for method output_type
-	49, // [49:49] is the sub-list for method input_type
-	49, // [49:49] is the sub-list for extension type_name
-	49, // [49:49] is the sub-list for extension extendee
-	0,  // [0:49] is the sub-list for field type_name
+	19, // 42: fairlead.config.v1.Workload.udp_targets:type_name -> fairlead.config.v1.ServiceTarget
+	32, // 43: fairlead.config.v1.MeshConfig.settings:type_name -> google.protobuf.Any
+	7,  // 44: fairlead.config.v1.MeshConfig.source:type_name -> fairlead.config.v1.SourceRef
+	13, // 45: fairlead.config.v1.MeshConfig.network_gateways:type_name -> fairlead.config.v1.NetworkGateway
+	31, // 46: fairlead.config.v1.Namespace.labels:type_name -> fairlead.config.v1.Namespace.LabelsEntry
+	4,  // 47: fairlead.config.v1.Jwks.problem:type_name -> fairlead.config.v1.JwksProblem
+	33, // 48: fairlead.config.v1.IdentityBan.until:type_name -> google.protobuf.Timestamp
+	7,  // 49: fairlead.config.v1.IdentityBan.source:type_name -> fairlead.config.v1.SourceRef
+	50, // [50:50] is the sub-list for method output_type
+	50, // [50:50] is the sub-list for method input_type
+	50, // [50:50] is the sub-list for extension type_name
+	50, // [50:50] is the sub-list for extension extendee
+	0,  // [0:50] is the sub-list for field type_name
 }
 
 func init() { file_fairlead_config_v1_model_proto_init() }

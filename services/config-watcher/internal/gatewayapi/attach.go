@@ -70,6 +70,15 @@ func (l *lookup) attach(o *object.Object, hostnames []gatewayv1.Hostname, ref *g
 	default:
 		return nil
 	}
+	if o.Key.Kind == TLSRoute {
+		for _, s := range out.services {
+			for _, h := range hostsOf("", hostnames) {
+				if h.GetDomain() != "" {
+					s.ServerNames = append(s.ServerNames, h.GetDomain())
+				}
+			}
+		}
+	}
 	return out
 }
 

@@ -340,6 +340,21 @@ func TestMesh(t *testing.T) {
 	}
 }
 
+// TestServerNames checks that an attachment of a TLSRoute to a Service has its hostnames, and of other kinds none.
+func TestServerNames(t *testing.T) {
+	for kind, want := range map[string]string{"TLSRoute": "[*.example.org a.example.com]", "HTTPRoute": "[]"} {
+		w := load(t, cart+objectOf(kind, "shop", "r", `{parentRefs: [{group: "", kind: Service, name: cart}], hostnames: [A.example.com, `+
+			`"*.example.org"], rules: [{backendRefs: [{name: cart, port: 8080}]}]}`)+
+			objectOf(kind, "shop", "any", `{parentRefs: [{group: "", kind: Service, name: cart}], rules: [{}]}`))
+		if got := fmt.Sprint(w.route(kind, "shop", "r").GetServices()[0].GetServerNames()); got != want {
+			t.Errorf("%s: got %s, want %s", kind, got, want)
+		}
+		if got := w.route(kind, "shop", "any").GetServices()[0].GetServerNames(); len(got) != 0 {
+			t.Errorf("%s without hostnames: got %s", kind, got)
+		}
+	}
+}
+
 // TestServiceEntries checks that hosts of ServiceEntries are backends and parents, as in Istio.
 func TestServiceEntries(t *testing.T) {
 	ref := "{group: networking.istio.io, kind: ServiceEntry, name: out"

@@ -299,6 +299,18 @@ func TestKindsOfServices(t *testing.T) {
 	if got := s.endpoints("apps", fqdnA+":80/Kubernetes"); got != "10.1.0.1:8080 v1" {
 		t.Errorf("published although not ready: %s", got)
 	}
+	w := s.held[resource.Key{Kind: "Workload", Namespace: "apps", Name: "a-1"}].GetWorkload()
+	var udp []string
+	for _, target := range w.GetUdpTargets() {
+		udp = append(udp, fmt.Sprintf("%s:%d>%d", target.GetHostname(), target.GetPort(), target.GetTargetPort()))
+	}
+	if got := strings.Join(udp, ", "); got != "dns.apps.svc.cluster.local:53>53, dns.apps.svc.cluster.local:54>55" {
+		t.Errorf("targets of UDP: %s", got)
+	}
+	if got := s.targets("apps", "a-1"); !strings.Contains(got, "dns.apps.svc.cluster.local:54>54") ||
+		strings.Contains(got, ":53>") || strings.Contains(got, "54>55") {
+		t.Errorf("targets other than of UDP: %s", got)
+	}
 	h := s.held[resource.Key{Kind: "Service", Namespace: "apps", Name: "h.apps.svc.cluster.local"}].GetService()
 	if !h.GetHeadless() || h.GetResolution() != configv1.Resolution_RESOLUTION_PASSTHROUGH || fmt.Sprint(h.ExportedTo) != "[apps other]" ||
 		len(h.Addresses) != 0 {

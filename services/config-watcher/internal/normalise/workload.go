@@ -25,26 +25,27 @@ func (m *Mesh) rebuildWorkload(w namespacedName) {
 	m.emit(key, &configv1.Workload{
 		Name: w.name, Namespace: w.namespace, Addresses: in.addresses, Labels: merged(nodeLabels(in), in.labels), ServiceAccount: in.account,
 		Identity: m.identity(w.namespace, in.account),
-		Locality: m.localityOf(in), Network: m.networkOf(in), Cluster: m.clusterID(w.cluster), Targets: m.targets(in), TlsMode: in.tlsMode,
-		Annotations: m.workloadAnnotations(in), Source: sourceRef(in.object),
+		Locality: m.localityOf(in), Network: m.networkOf(in), Cluster: m.clusterID(w.cluster), Targets: m.targets(in, false), TlsMode: in.tlsMode,
+		Annotations: m.workloadAnnotations(in), Source: sourceRef(in.object), UdpTargets: m.targets(in, true),
 	})
 }
 
-// targets are the service ports that lead to an instance, ready or not: a sidecar must listen before its Pod is ready.
-func (m *Mesh) targets(in *instance) []*configv1.ServiceTarget {
+// targets are the service ports, of UDP or all others, that lead to an instance, ready or not: a sidecar must listen
+// before its Pod is ready.
+func (m *Mesh) targets(in *instance, udp bool) []*configv1.ServiceTarget {
 	var out []*configv1.ServiceTarget
 	m.owners.of(in, func(o *owner) {
 		for _, h := range o.hosts {
 			if set := o.object.ClusterSet; set != nil && h.Hostname == set.Host {
 				continue // the same ports
 			}
-			out = appendTargets(out, h, o.ports, func(port *configv1.ServicePort) (uint32, bool) { return targetPort(in, port) })
+			out = appendTargets(out, h, o.ports, udp, func(port *configv1.ServicePort) (uint32, bool) { return targetPort(in, port) })
 		}
 	})
 	// The EndpointSlices of Services without a selector.
 	for s := range m.slices.of(in) {
 		if o := m.service(s.service); o != nil && len(o.selector) == 0 {
-			out = appendTargets(out, s.host, o.ports, func(port *configv1.ServicePort) (uint32, bool) { return slicePort(s.body, port) })
+			out = appendTargets(out, s.host, o.ports, udp, func(port *configv1.ServicePort) (uint32, bool) { return slicePort(s.body, port) })
 		}
 	}
 	slices.SortFunc(out, func(a, b *configv1.ServiceTarget) int {
@@ -56,11 +57,11 @@ func (m *Mesh) targets(in *instance) []*configv1.ServiceTarget {
 	})
 }
 
-// appendTargets appends those ports of a host that have a target.
-func appendTargets(out []*configv1.ServiceTarget, h hostKey, ports []*configv1.ServicePort,
+// appendTargets appends those ports of a host, of UDP or all others, that have a target.
+func appendTargets(out []*configv1.ServiceTarget, h hostKey, ports []*configv1.ServicePort, udp bool,
 	target func(*configv1.ServicePort) (uint32, bool)) []*configv1.ServiceTarget {
 	for _, port := range ports {
-		if number, ok := target(port); ok && port.Protocol != configv1.Protocol_PROTOCOL_UDP {
+		if number, ok := target(port); ok && (port.Protocol == configv1.Protocol_PROTOCOL_UDP) == udp {
 			out = append(out, &configv1.ServiceTarget{Hostname: h.Hostname, Port: port.Number, TargetPort: number, Namespace: h.Namespace})
 		}
 	}

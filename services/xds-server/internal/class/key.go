@@ -86,7 +86,7 @@ type Key struct {
 	// Labels of the workload that a selector or a failoverPriority names (mesh.Snapshot.RelevantLabels); topology
 	// labels are included.
 	Labels map[string]string
-	// Targets are sorted by hostname and port.
+	// Targets are sorted by hostname and port. Only a router has those of UDP ports, before all others.
 	Targets []Target
 	// Addresses of the proxy, the primary first; nil unless listeners are bound to them: without interception, or if a
 	// Sidecar demands it.

@@ -293,7 +293,7 @@ func (n *Node) Key(state *mesh.Snapshot) (*Key, mesh.Topics) {
 	if w != nil {
 		l := w.GetLocality()
 		k.Locality = locality(l.GetRegion(), l.GetZone(), l.GetSubzone())
-		k.Targets = targets(state, w, topics)
+		k.Targets = targets(state, w, n.Type == Router, topics)
 		k.OffersMTLS = n.Type == Proxyless && w.GetTlsMode() == configv1.TlsMode_TLS_MODE_ISTIO
 		labels = withTopologyLabels(w.GetLabels(), k.Locality, w.GetNetwork(), w.GetCluster())
 	}
@@ -379,14 +379,21 @@ func (n *Node) onDemand(state *mesh.Snapshot, annotations map[string]string) boo
 	return false
 }
 
-func targets(state *mesh.Snapshot, w *configv1.Workload, topics mesh.Topics) []Target {
+// targets lists the targets of a workload, with udp also those of UDP ports.
+func targets(state *mesh.Snapshot, w *configv1.Workload, udp bool, topics mesh.Topics) []Target {
 	var found []Target
+	if udp {
+		for _, t := range w.GetUdpTargets() {
+			found = append(found, Target{Hostname: t.GetHostname(), Namespace: or(t.GetNamespace(), w.GetNamespace()), Port: t.GetPort(),
+				TargetPort: t.GetTargetPort(), Protocol: int32(configv1.Protocol_PROTOCOL_UDP)})
+		}
+	}
 	for _, t := range w.GetTargets() {
 		target := Target{Hostname: t.GetHostname(), Namespace: or(t.GetNamespace(), w.GetNamespace()), Port: t.GetPort(),
 			TargetPort: t.GetTargetPort()}
 		topics.Add(mesh.ServiceTopic(target.Hostname))
 		for _, p := range state.ServiceIn(target.Hostname, target.Namespace, target.Port).GetPorts() {
-			if p.GetNumber() == target.Port {
+			if p.GetNumber() == target.Port && p.GetProtocol() != configv1.Protocol_PROTOCOL_UDP {
 				target.Protocol = int32(p.GetProtocol())
 			}
 		}

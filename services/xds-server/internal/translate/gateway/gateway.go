@@ -200,7 +200,7 @@ func (p *ports) addServers(r *input.Reader) {
 			if bind == address(r) {
 				explicit = ""
 			}
-			for _, number := range targetPorts(r.Targets(), server.Number()) {
+			for _, number := range targetPorts(r.Targets(), server.Number(), false) {
 				port := p.at(bind, number, kind(spec))
 				if len(port.Servers) == 0 {
 					port.explicit = explicit
@@ -250,12 +250,13 @@ func AutoPassthroughTo(r *input.Reader, svc *configv1.Service) bool {
 	return false
 }
 
-// targetPorts translates a port of the gateway's Service to target ports. A port that no Service of the gateway has is
-// its own target port.
-func targetPorts(targets []class.Target, number uint32) []uint32 {
+// targetPorts translates a port of the gateway's Service, of UDP or not, to target ports. A port that no Service of the
+// gateway has is its own target port.
+func targetPorts(targets []class.Target, number uint32, udp bool) []uint32 {
 	var out []uint32
 	for _, target := range targets {
-		if target.Port == number && target.TargetPort != 0 {
+		isUDP := target.Protocol == int32(configv1.Protocol_PROTOCOL_UDP)
+		if target.Port == number && target.TargetPort != 0 && isUDP == udp {
 			out = append(out, target.TargetPort)
 		}
 	}

@@ -125,7 +125,7 @@ func (p *ports) addListeners(r *input.Reader) {
 	for _, owner := range r.GatewayListeners() {
 		for i, spec := range owner.Spec.GetListeners() {
 			l := Listener{Owner: owner, Spec: spec, TLS: owner.TLS[i]}
-			for _, number := range targetPorts(r.Targets(), spec.GetPort()) {
+			for _, number := range targetPorts(r.Targets(), spec.GetPort(), l.kind() == UDP) {
 				port := p.at(bind, number, l.kind())
 				if port.Kind != l.kind() || slices.ContainsFunc(port.Listeners, func(o Listener) bool { return o.Host() == l.Host() }) {
 					continue

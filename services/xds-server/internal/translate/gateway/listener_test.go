@@ -38,7 +38,8 @@ func TestListenersOfSeveralGateways(t *testing.T) {
 			listener("d", 90, asTCP, "")),
 		owned("older", 1, listener("a", 80, asHTTP, ""), listener("c", 53, asUDP, ""), listener("d", 90, asHTTP, "")))
 	r := input.NewView(&class.Key{Type: class.Router, Namespace: "edge", Labels: labels, Interception: class.None, Addresses: []string{"10.0.0.1"},
-		Targets: []class.Target{{Port: 80, TargetPort: 8080}}}, state).Reader()
+		Targets: []class.Target{{Port: 53, TargetPort: 5353, Protocol: int32(configv1.Protocol_PROTOCOL_UDP)}, {Port: 80, TargetPort: 8080}}},
+		state).Reader()
 	var got []string
 	for _, port := range gateway.Ports(r) {
 		for _, l := range port.Listeners {
@@ -46,7 +47,7 @@ func TestListenersOfSeveralGateways(t *testing.T) {
 		}
 	}
 	want := []string{
-		"10.0.0.1_53 edge/younger/c", "udp|10.0.0.1_53 edge/older/c", "10.0.0.1_90 edge/older/d", "10.0.0.1_8080 edge/older/a",
+		"10.0.0.1_53 edge/younger/c", "10.0.0.1_90 edge/older/d", "udp|10.0.0.1_5353 edge/older/c", "10.0.0.1_8080 edge/older/a",
 		"10.0.0.1_8080 edge/younger/b",
 	}
 	if !slices.Equal(got, want) {

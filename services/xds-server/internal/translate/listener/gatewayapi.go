@@ -2,7 +2,9 @@ package listener
 
 import (
 	"bytes"
+	"maps"
 	"slices"
+	"strings"
 
 	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	listenerv3 "github.com/envoyproxy/go-control-plane/envoy/config/listener/v3"
@@ -15,6 +17,7 @@ import (
 	"fairlead.dev/services/xds-server/internal/input"
 	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/translate/gateway"
+	"fairlead.dev/services/xds-server/internal/translate/protocol"
 	"fairlead.dev/services/xds-server/internal/translate/resourcename"
 	"fairlead.dev/services/xds-server/internal/translate/tlsctx"
 )
@@ -124,6 +127,51 @@ func toAttached(r *input.Reader, to []*configv1.AttachedDestination) ([]*listene
 func serviceTCPRoutes(r *input.Reader, m servicePort) []*mesh.HostRoute {
 	return lists.Map(r.ServiceRoutes(m.Service.GetHostname(), m.Port.GetNumber(), mesh.KindTCPRoute),
 		func(route *mesh.AttachedRoute) *mesh.HostRoute { return &mesh.HostRoute{AttachedRoute: route} })
+}
+
+// serviceTLSRoutes lists, by server name, the TLSRoutes that are attached to a service port. One of all ports is not for
+// those that are declared not to speak TLS: their servers may send first, and TLS is detected by what clients send.
+func serviceTLSRoutes(r *input.Reader, m servicePort) map[string][]*mesh.HostRoute {
+	byName := map[string][]*mesh.HostRoute{}
+	may := contract.IsTLS(m.Port.GetProtocol()) || protocol.IsSniffed(m.Port.GetProtocol())
+	for _, route := range r.ServiceRoutes(m.Service.GetHostname(), m.Port.GetNumber(), mesh.KindTLSRoute) {
+		i := slices.IndexFunc(route.Spec.GetServices(), func(s *configv1.ServiceAttachment) bool {
+			return s.GetHostname() == m.Service.GetHostname() && (s.GetPort() == m.Port.GetNumber() || s.GetPort() == 0 && may)
+		})
+		if i < 0 {
+			continue
+		}
+		names := route.Spec.GetServices()[i].GetServerNames() // which all attachments have
+		if len(names) == 0 {
+			names = []string{gateway.AnyHost}
+		}
+		for _, name := range names {
+			byName[name] = append(byName[name], &mesh.HostRoute{AttachedRoute: route})
+		}
+	}
+	return byName
+}
+
+// serviceTLSChains builds the filter chains of the TLSRoutes that are attached to a service port, one for each server
+// name; a route without server names takes those that no other has. TLS that no route takes is closed. With bySNI, where
+// other services share the listener, only the service's own name and those of routes are the service's.
+func serviceTLSChains(r *input.Reader, m servicePort, bySNI bool) ([]filterChain, error) {
+	byName := serviceTLSRoutes(r, m)
+	if len(byName) > 0 && byName[gateway.AnyHost] == nil && !bySNI {
+		byName[gateway.AnyHost] = []*mesh.HostRoute{}
+	}
+	var out []filterChain
+	for _, name := range slices.Sorted(maps.Keys(byName)) {
+		filters, err := toAttached(r, leastRule(byName[name]).GetDestinations())
+		if err != nil {
+			return nil, err
+		}
+		if name == gateway.AnyHost && bySNI {
+			name = strings.ToLower(m.Service.GetHostname())
+		}
+		out = append(out, filterChain{match: serverNameMatch(name), filters: filters})
+	}
+	return out, nil
 }
 
 // attachedCluster names the cluster of a destination.

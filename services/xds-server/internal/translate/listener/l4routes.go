@@ -313,6 +313,14 @@ func servicePortChains(r *input.Reader, m servicePort, bySNI bool) ([]filterChai
 	if len(out) > underWildcard && contract.IsTLS(m.Port.GetProtocol()) {
 		return out, nil
 	}
+	if len(out) == underWildcard {
+		found, err := serviceTLSChains(r, m, bySNI)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, found...)
+		underWildcard = len(out)
+	}
 	if attached := leastRule(serviceTCPRoutes(r, m)); attached != nil && len(out) == underWildcard && !bySNI {
 		filters, err := toAttached(r, attached.GetDestinations())
 		return append(out, filterChain{filters: filters}), err

@@ -25,7 +25,7 @@ import (
 // connection requests a cluster that is named after its destination (resourcename.OnDemandCluster). A service port has
 // a listener at its own addresses only if such a cluster would not be enough:
 //
-//   - a VirtualService or a TCPRoute routes its connections, or its DestinationRule has a policy that Envoy configures
+//   - a VirtualService, a TCPRoute or a TLSRoute routes its connections, or its DestinationRule has a policy that Envoy configures
 //     in the listener;
 //   - its server may send the first bytes, on a port whose wildcard listener waits for the client's.
 func onDemandAddresses(r *input.Reader, m servicePort) []string {
@@ -58,7 +58,7 @@ func needsOwnListener(r *input.Reader, m servicePort) bool {
 }
 
 // hasListenerPolicy reports whether a listener for the service port does more than forward to its cluster: TCP or TLS
-// routes of VirtualServices, TCPRoutes, or traffic policies that Envoy configures in the TCP proxy.
+// routes of VirtualServices, TCPRoutes, TLSRoutes, or traffic policies that Envoy configures in the TCP proxy.
 func hasListenerPolicy(r *input.Reader, m servicePort) bool {
 	for _, vs := range r.VirtualServicesOf(contract.MeshGateway, m.Service.GetHostname()) {
 		if contract.IsTLS(m.Port.GetProtocol()) && len(vs.Spec.GetTls()) > 0 || !contract.IsTLS(m.Port.GetProtocol()) &&
@@ -66,7 +66,7 @@ func hasListenerPolicy(r *input.Reader, m servicePort) bool {
 			return true
 		}
 	}
-	if len(serviceTCPRoutes(r, m)) > 0 {
+	if len(serviceTCPRoutes(r, m))+len(serviceTLSRoutes(r, m)) > 0 {
 		return true
 	}
 	with := &tcpproxyv3.TcpProxy{}
