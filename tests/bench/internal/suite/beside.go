@@ -13,11 +13,11 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	contend "fairlead.dev/tests/bench/internal/contender"
 	"fairlead.dev/tests/bench/internal/kube"
 	"fairlead.dev/tests/bench/internal/machine"
 	"fairlead.dev/tests/bench/internal/mesh"
 	"fairlead.dev/tests/bench/internal/proxy"
-	"fairlead.dev/tests/bench/internal/services"
 	"fairlead.dev/tests/bench/internal/wire"
 	"fairlead.dev/tests/internal/wait"
 )
@@ -38,83 +38,25 @@ type beside struct {
 
 // contender is one of both, with its proxies.
 type contender struct {
-	name      string
-	processes []*machine.Process
-	// address of the plaintext xDS port.
-	address string
-	// ops are the ports with profiles, by process; none of istiod's are asked.
-	ops   map[string]string
+	*contend.Contender
 	fleet *proxy.Fleet
 	seen  *seen
-}
-
-// CPU is that of all processes.
-func (c *contender) CPU() (sum time.Duration) {
-	for _, p := range c.processes {
-		sum += p.CPU()
-	}
-	return sum
-}
-
-// memory is that of all processes.
-func (c *contender) memory() (sum machine.Memory, err error) {
-	for _, p := range c.processes {
-		m, err := p.Memory()
-		if err != nil {
-			return sum, err
-		}
-		sum.Resident, sum.Peak, sum.Anonymous = sum.Resident+m.Resident, sum.Peak+m.Peak, sum.Anonymous+m.Anonymous
-	}
-	return sum, nil
-}
-
-// held tells what each process holds, for the log.
-func (c *contender) held() string {
-	var each []string
-	for _, p := range c.processes {
-		m, err := p.Memory()
-		if err != nil {
-			return err.Error()
-		}
-		each = append(each, p.Name+" "+size(float64(m.Resident)))
-	}
-	return strings.Join(each, ", ")
 }
 
 func (c *contender) stop() {
 	if c.fleet != nil {
 		c.fleet.Close()
 	}
-	for _, p := range c.processes {
-		p.Stop()
-	}
+	c.Stop()
 }
 
-// settle waits until the processes have rested for some seconds; what a burst took is given back then.
+// settle is Settle, and fails if a proxy has.
 func (c *contender) settle(ctx context.Context) error {
-	const window, most, enough = time.Second, 100 * time.Millisecond, 8
-	for calm, tries := 0, 0; calm < enough; tries++ {
-		if tries > 180 {
-			return fmt.Errorf("%s does not come to rest", c.name)
-		}
-		used := c.CPU()
-		if err := wait.Pause(ctx, window); err != nil {
-			return err
-		}
-		for _, p := range c.processes {
-			if err := p.Died(); err != nil {
-				return fmt.Errorf("%s: %w\n%s", p.Name, err, p.LogTail())
-			}
-		}
-		calm++
-		if c.CPU()-used > most {
-			calm = 0
-		}
+	err := c.Settle(ctx)
+	if err == nil && c.fleet != nil {
+		err = c.fleet.Err()
 	}
-	if c.fleet != nil {
-		return c.fleet.Err()
-	}
-	return nil
+	return err
 }
 
 // figures are what was measured of one contender.
@@ -155,40 +97,20 @@ func (l *lab) beside(ctx context.Context, t *table) error {
 	fmt.Fprintf(l.log, "# the API server has %d Services, %d endpoints, %d mesh objects after %.0f s\n",
 		b.spec.Services(), b.spec.Services()*kube.PerService, b.spec.Namespaces*kube.Rules, time.Since(began).Seconds())
 
-	ours, err := b.measure(ctx, "fairlead", func() (*contender, error) { return b.fairlead(ctx, b.api) })
+	ours, err := b.measure(ctx, "fairlead", func() (*contend.Contender, error) {
+		return contend.Fairlead(ctx, l.services, b.api.Kubeconfig)
+	})
 	if err != nil {
 		return fmt.Errorf("fairlead: %w", err)
 	}
-	theirs, err := b.measure(ctx, "istiod", func() (*contender, error) {
-		i, err := b.api.StartIstiod(ctx, istio, dir, &l.cores.Server)
-		if err != nil {
-			return nil, err
-		}
-		return &contender{processes: []*machine.Process{i.Process}, address: i.GRPC}, nil
+	theirs, err := b.measure(ctx, "istiod", func() (*contend.Contender, error) {
+		return contend.Istiod(ctx, b.api, istio, dir, &l.cores.Server)
 	})
 	if err != nil {
 		return fmt.Errorf("istiod: %w", err)
 	}
 	b.lines(t, ours, theirs)
 	return nil
-}
-
-// fairlead starts a config-watcher that reads an API server, and an xds-server.
-func (l *lab) fairlead(ctx context.Context, api *kube.API) (*contender, error) {
-	ports, err := machine.FreePorts(1)
-	if err != nil {
-		return nil, err
-	}
-	watcher, xds, err := l.services.Both(ctx, []string{"--kubernetes", "--kubeconfig", api.Kubeconfig},
-		[]string{"--max-connection-age=-1s", "--plaintext-address", ports[0]})
-	if err != nil {
-		return nil, err
-	}
-	ops := map[string]string{}
-	for name, s := range map[string]*services.Server{"config-watcher": watcher, "xds-server": xds} {
-		ops[name] = s.Ops
-	}
-	return &contender{processes: []*machine.Process{watcher.Process, xds.Process}, address: ports[0], ops: ops}, nil
 }
 
 // kinds of changes that are measured one at a time.
@@ -201,28 +123,28 @@ var (
 )
 
 // measure starts a contender, measures it and stops it.
-func (b *beside) measure(ctx context.Context, name string, start func() (*contender, error)) (*figures, error) {
+func (b *beside) measure(ctx context.Context, name string, start func() (*contend.Contender, error)) (*figures, error) {
 	f := &figures{changes: map[string]*sample{}}
 	began := time.Now()
-	c, err := start()
+	started, err := start()
 	if err != nil {
 		return nil, err
 	}
-	c.name = name
+	c := &contender{Contender: started}
 	defer func() { c.stop() }()
 	f.ready, f.readyCPU = time.Since(began), c.CPU()
 	if err := c.settle(ctx); err != nil {
 		return nil, err
 	}
-	if f.synced, err = c.memory(); err != nil {
+	if f.synced, err = c.Memory(); err != nil {
 		return nil, err
 	}
-	fmt.Fprintf(b.log, "# %s: ready after %s with %s of CPU, then %s\n", name, ms(f.ready), ms(f.readyCPU), c.held())
+	fmt.Fprintf(b.log, "# %s: ready after %s with %s of CPU, then %s\n", name, ms(f.ready), ms(f.readyCPU), c.Held())
 	if err := b.connect(ctx, c, f); err != nil {
 		return nil, err
 	}
 	fmt.Fprintf(b.log, "# %s: %d proxies configured after %s with %s of CPU, %s each, then %s\n", name, b.spec.Proxies, ms(f.configured),
-		ms(f.configuredCPU), size(float64(f.bytes)/float64(b.spec.Proxies)), c.held())
+		ms(f.configuredCPU), size(float64(f.bytes)/float64(b.spec.Proxies)), c.Held())
 	for _, kind := range []string{kindEndpoint, kindRoute, kindService, kindPolicy} {
 		if kind == kindPolicy {
 			if err := b.api.AddPolicies(ctx, b.spec); err != nil {
@@ -244,7 +166,7 @@ func (b *beside) measure(ctx context.Context, name string, start func() (*conten
 	if err := c.settle(ctx); err != nil {
 		return nil, err
 	}
-	done := b.profiles(ctx, c, "storm")
+	done := c.Profiles(ctx, b.profiler(), "kube-", "storm")
 	if f.storm, err = b.weather(ctx, c, b.lasts); err != nil {
 		return nil, err
 	}
@@ -263,10 +185,10 @@ func (b *beside) measure(ctx context.Context, name string, start func() (*conten
 func (b *beside) connect(ctx context.Context, c *contender, f *figures) error {
 	c.fleet, c.seen = proxy.NewFleet(b.clients), newSeen(b.spec.Proxies)
 	c.fleet.Observe(note, c.seen.acknowledged)
-	done := b.profiles(ctx, c, "connect")
+	done := c.Profiles(ctx, b.profiler(), "kube-", "connect")
 	var began time.Time
 	var used time.Duration
-	if err := c.fleet.Connect(ctx, proxy.Target{Address: c.address}, proxy.Cold, func() { began, used = time.Now(), c.CPU() }); err != nil {
+	if err := c.fleet.Connect(ctx, proxy.Target{Address: c.Address}, proxy.Cold, func() { began, used = time.Now(), c.CPU() }); err != nil {
 		return err
 	}
 	limit, cancel := context.WithTimeout(ctx, quietMost)
@@ -279,7 +201,7 @@ func (b *beside) connect(ctx context.Context, c *contender, f *figures) error {
 	if err := errors.Join(<-done, c.settle(ctx)); err != nil {
 		return err
 	}
-	for process, ops := range c.ops {
+	for process, ops := range c.Ops {
 		if err := b.heap(ctx, ops, "kube-"+process+"-heap"); err != nil {
 			return err
 		}
@@ -292,7 +214,7 @@ func (b *beside) connect(ctx context.Context, c *contender, f *figures) error {
 		return fmt.Errorf("%d endpoints of proxies differ from the API after the start: %s", n, example)
 	}
 	f.bytes = c.fleet.Count().Bytes
-	f.connected, err = c.memory()
+	f.connected, err = c.Memory()
 	return err
 }
 
@@ -347,7 +269,7 @@ func (b *beside) changes(ctx context.Context, c *contender, kind string) (*sampl
 	s.CPU = max(0, c.CPU()-used-time.Duration(rest*time.Since(began).Seconds())) / time.Duration(repeat)
 	count := c.fleet.Count()
 	s.Bytes, s.Responses, s.Reached = count.Bytes/int64(repeat), count.Responses/repeat, len(count.Newest)
-	done := b.profiles(ctx, c, kind)
+	done := c.Profiles(ctx, b.profiler(), "kube-", kind)
 	for {
 		select {
 		case err := <-done:
@@ -358,29 +280,6 @@ func (b *beside) changes(ctx context.Context, c *contender, kind string) (*sampl
 			return nil, err
 		}
 	}
-}
-
-// profiles takes profiles of a contender's processes, if they are asked for; done says when they are there.
-func (l *lab) profiles(ctx context.Context, c *contender, name string) (done <-chan error) {
-	out := make(chan error, 1)
-	go func() {
-		all := make(chan error, len(c.ops))
-		running := 0
-		if l.Profile {
-			for process, ops := range c.ops {
-				running++
-				go func() {
-					all <- l.fetch(ctx, ops, fmt.Sprintf("profile?seconds=%d", int(profileFor.Seconds())), "kube-"+process+"-"+name)
-				}()
-			}
-		}
-		var err error
-		for range running {
-			err = errors.Join(err, <-all)
-		}
-		out <- err
-	}()
-	return out
 }
 
 const (

@@ -13,6 +13,7 @@ import (
 	"fairlead.dev/pkg/svid"
 	"fairlead.dev/pkg/tlsconf"
 	"fairlead.dev/proto/fairlead/contract"
+	contend "fairlead.dev/tests/bench/internal/contender"
 	"fairlead.dev/tests/bench/internal/floor"
 	"fairlead.dev/tests/bench/internal/machine"
 	"fairlead.dev/tests/bench/internal/mesh"
@@ -104,6 +105,16 @@ func (l *lab) profile(ctx context.Context, s *server, name string) (done <-chan 
 
 func (l *lab) fetchProfile(ctx context.Context, s *server, name string) error {
 	return l.fetch(ctx, s.Ops, fmt.Sprintf("profile?seconds=%d", int(profileFor.Seconds())), name)
+}
+
+// profiler keeps profiles, if they are asked for.
+func (l *lab) profiler() contend.Profiler {
+	if !l.Profile {
+		return nil
+	}
+	return func(ctx context.Context, ops, name string) error {
+		return l.fetch(ctx, ops, fmt.Sprintf("profile?seconds=%d", int(profileFor.Seconds())), name)
+	}
 }
 
 // heap keeps a profile of what is live on a process's heap, if profiles are asked for.

@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
+	"fairlead.dev/tests/bench/internal/edge"
 	"fairlead.dev/tests/bench/internal/machine"
 	"fairlead.dev/tests/bench/internal/mesh"
 	"fairlead.dev/tests/bench/internal/proxy"
@@ -90,13 +90,7 @@ func (s *sample) PerProxy() float64 {
 	return float64(s.Bytes) / float64(s.Reached)
 }
 
-func percentile(d []time.Duration, q float64) time.Duration {
-	if len(d) == 0 {
-		return 0
-	}
-	d = slices.Sorted(slices.Values(d))
-	return d[min(len(d)-1, int(q*float64(len(d))))]
-}
+func percentile(d []time.Duration, q float64) time.Duration { return edge.Percentile(d, q) }
 
 // repeat measures events one after another. event makes one and says when it did.
 func repeat(ctx context.Context, p *machine.Process, fleet *proxy.Fleet, times int, event func(i int) (time.Time, error)) (*sample, error) {
