@@ -10,6 +10,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/client-go/util/workqueue"
 
+	"fairlead.dev/pkg/fairshare"
 	"fairlead.dev/services/config-watcher/internal/object"
 )
 
@@ -37,7 +38,7 @@ type DispatcherConfig struct {
 }
 
 // Dispatcher keeps the newest status of each object of a source and hands those that are new to a Writer. A status that
-// is replaced before it was written is never written. It is safe for concurrent use.
+// is replaced before it was written is never written, and namespaces take turns. It is safe for concurrent use.
 type Dispatcher struct {
 	cfg DispatcherConfig
 
@@ -82,7 +83,8 @@ func (d *Dispatcher) Forget(k object.Key) {
 
 // Run writes until ctx ends. It begins with the statuses of all objects, since another replica may have written others.
 func (d *Dispatcher) Run(ctx context.Context) error {
-	queue := workqueue.NewTypedRateLimitingQueue(workqueue.NewTypedItemExponentialFailureRateLimiter[object.Key](firstRetry, lastRetry))
+	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[object.Key](firstRetry, lastRetry)
+	queue := fairshare.NewWorkQueue(limiter, func(k object.Key) string { return k.Namespace })
 	d.mu.Lock()
 	d.queue = queue
 	for k := range d.statuses {

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/testutil"
@@ -155,5 +157,25 @@ func TestDispatcherIsBounded(t *testing.T) {
 	}
 	if !d.Put(Target{Key: object.Key{Kind: "VirtualService", Name: "1"}}, &Status{Generation: 2}) {
 		t.Error("it has refused the news of an object that it has")
+	}
+}
+
+// TestNamespacesTakeTurns: many statuses of one namespace do not hold up another's.
+func TestNamespacesTakeTurns(t *testing.T) {
+	w := &recorder{}
+	d, _ := newTestDispatcher(t, w)
+	for i := range 100 {
+		d.Put(Target{Key: object.Key{Kind: "HTTPRoute", Namespace: "many", Name: fmt.Sprint(i)}}, &Status{})
+	}
+	d.Put(Target{Key: object.Key{Kind: "HTTPRoute", Namespace: "few", Name: "one"}}, &Status{})
+	run(t, d)
+	testkit.Eventually(t, 10*time.Second, func() error {
+		if n := len(w.list()); n != 101 {
+			return fmt.Errorf("%d statuses are written", n)
+		}
+		return nil
+	})
+	if at := slices.Index(w.list(), "one/0"); at > 1 {
+		t.Errorf("the other namespace's status is written after %d of the first", at)
 	}
 }

@@ -1,8 +1,8 @@
 // Package gateways is the process fairlead-gateways: it makes what Gateways of Kubernetes' Gateway API need, a service
 // account, a Deployment and a Service, and if asked an autoscaler and a budget, from the chart gateway (package
 // objects) by the rules of pkg/gatewaydeploy. Open wires the process; of several replicas the one with the lease runs a
-// controller, which watches (watch.go), takes Gateways from a queue in which namespaces take turns (queue.go), compares
-// each with its objects (reconcile.go), and writes what differs (apply.go).
+// controller, which watches (watch.go), takes Gateways from a queue in which namespaces take turns, compares each with
+// its objects (reconcile.go), and writes what differs (apply.go).
 package gateways
 
 import (

@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/util/workqueue"
 
 	"fairlead.dev/pkg/clock"
+	"fairlead.dev/pkg/fairshare"
 )
 
 const (
@@ -75,11 +76,7 @@ func newController(p *Process) (*controller, error) {
 		known: map[types.NamespacedName]*known{}, parameters: map[types.NamespacedName]parameters{},
 	}
 	limiter := workqueue.NewTypedItemExponentialFailureRateLimiter[types.NamespacedName](firstDelay, lastDelay)
-	c.queue = workqueue.NewTypedRateLimitingQueueWithConfig(limiter, workqueue.TypedRateLimitingQueueConfig[types.NamespacedName]{
-		DelayingQueue: workqueue.NewTypedDelayingQueueWithConfig(workqueue.TypedDelayingQueueConfig[types.NamespacedName]{
-			Queue: workqueue.NewTypedWithConfig(workqueue.TypedQueueConfig[types.NamespacedName]{Queue: newFair()}),
-		}),
-	})
+	c.queue = fairshare.NewWorkQueue(limiter, func(g types.NamespacedName) string { return g.Namespace })
 	return c, c.follow()
 }
 
