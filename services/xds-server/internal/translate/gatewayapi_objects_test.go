@@ -117,7 +117,9 @@ func (d objectDrawer) attachedRoute(kind string) *configv1.AttachedRoute {
 func (d objectDrawer) rule(out *configv1.AttachedRule) {
 	vs := &networking.VirtualService{}
 	d.fill(mesh.KindVirtualService, vs)
-	body := &networking.HTTPRoute{Route: []*networking.HTTPRouteDestination{{Destination: &networking.Destination{Host: contract.UnresolvedBackend}}}}
+	body := &networking.HTTPRoute{Route: []*networking.HTTPRouteDestination{{
+		Destination: &networking.Destination{Host: contract.UnresolvedBackend},
+	}}}
 	if len(vs.GetHttp()) > 0 && vs.GetHttp()[0].GetDelegate() == nil {
 		body = proto.CloneOf(vs.GetHttp()[0])
 	}

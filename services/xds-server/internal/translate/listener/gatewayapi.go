@@ -129,8 +129,8 @@ func serviceTCPRoutes(r *input.Reader, m servicePort) []*mesh.HostRoute {
 		func(route *mesh.AttachedRoute) *mesh.HostRoute { return &mesh.HostRoute{AttachedRoute: route} })
 }
 
-// serviceTLSRoutes lists, by server name, the TLSRoutes that are attached to a service port. One of all ports is not for
-// those that are declared not to speak TLS: their servers may send first, and TLS is detected by what clients send.
+// serviceTLSRoutes lists, by server name, the TLSRoutes that are attached to a service port. One of all ports is not
+// for those that are declared not to speak TLS: their servers may send first, and TLS is detected by what clients send.
 func serviceTLSRoutes(r *input.Reader, m servicePort) map[string][]*mesh.HostRoute {
 	byName := map[string][]*mesh.HostRoute{}
 	may := contract.IsTLS(m.Port.GetProtocol()) || protocol.IsSniffed(m.Port.GetProtocol())
@@ -153,8 +153,8 @@ func serviceTLSRoutes(r *input.Reader, m servicePort) map[string][]*mesh.HostRou
 }
 
 // serviceTLSChains builds the filter chains of the TLSRoutes that are attached to a service port, one for each server
-// name; a route without server names takes those that no other has. TLS that no route takes is closed. With bySNI, where
-// other services share the listener, only the service's own name and those of routes are the service's.
+// name; a route without server names takes those that no other has. TLS that no route takes is closed. With bySNI,
+// where other services share the listener, only the service's own name and those of routes are the service's.
 func serviceTLSChains(r *input.Reader, m servicePort, bySNI bool) ([]filterChain, error) {
 	byName := serviceTLSRoutes(r, m)
 	if len(byName) > 0 && byName[gateway.AnyHost] == nil && !bySNI {

@@ -25,8 +25,8 @@ import (
 // connection requests a cluster that is named after its destination (resourcename.OnDemandCluster). A service port has
 // a listener at its own addresses only if such a cluster would not be enough:
 //
-//   - a VirtualService, a TCPRoute or a TLSRoute routes its connections, or its DestinationRule has a policy that Envoy configures
-//     in the listener;
+//   - a VirtualService, a TCPRoute or a TLSRoute routes its connections, or its DestinationRule has a policy that Envoy
+//     configures in the listener;
 //   - its server may send the first bytes, on a port whose wildcard listener waits for the client's.
 func onDemandAddresses(r *input.Reader, m servicePort) []string {
 	var out []string
