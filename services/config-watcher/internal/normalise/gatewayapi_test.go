@@ -97,6 +97,29 @@ spec: {selector: {istio: edge}, servers: [{port: {number: 8080, name: http, prot
 	}
 }
 
+// TestGatewayAPIWithTenants: the tenancy of the mesh holds for Gateways of the Gateway API, which then have no workloads
+// of other namespaces.
+func TestGatewayAPIWithTenants(t *testing.T) {
+	const foreign = `
+{apiVersion: v1, kind: Service, metadata: {name: edge, namespace: edge}, spec: {selector: {app: edge}, ports: [{port: 80}]}}
+---
+apiVersion: gateway.networking.k8s.io/v1
+kind: Gateway
+metadata: {name: web, namespace: shop, generation: 1}
+spec:
+  gatewayClassName: istio
+  addresses: [{type: Hostname, value: edge.edge.svc.cluster.local}]
+  listeners: [{name: http, port: 80, protocol: HTTP}]
+`
+	for _, tenants := range []bool{false, true} {
+		s := &state{t: t, mesh: New(Config{Tenancy: Tenancy{Enabled: tenants}}), held: map[resource.Key]*configv1.Resource{}}
+		s.apply(foreign)
+		if got := s.has("Gateway.gateway.networking.k8s.io shop/web"); got == tenants {
+			t.Errorf("tenants %v: served by workloads of another namespace: %v", tenants, got)
+		}
+	}
+}
+
 // TestGatewayAPIOfUndiscoveredNamespaces: what is in a namespace that the mesh does not discover has no effect and no
 // status.
 func TestGatewayAPIOfUndiscoveredNamespaces(t *testing.T) {

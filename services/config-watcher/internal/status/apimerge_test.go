@@ -70,6 +70,15 @@ func TestMergeOfTheGatewayAPI(t *testing.T) {
 			"conditions: [" + is("Accepted", "True", "Accepted", old, "2") + ", " + is("example.com/Seen", "True", "Seen", old, "1") +
 				"]\naddresses: []\nlisteners: [{name: http, attachedRoutes: 2, conditions: [" + is("Programmed", "True", "Programmed", old, "2") +
 				", " + is("example.com/Seen", "True", "Seen", old, "1") + "]}]"},
+		"conditions of the mesh's own that do not apply any more go": {
+			"conditions: [" + is("Accepted", "True", "Accepted", old, "2") + ", " + is("InsecureFrontendValidationMode", "True", "X", old, "1") +
+				"]\naddresses: []\nlisteners: [{name: http, attachedRoutes: 2, conditions: [" + is("Programmed", "True", "Programmed", old, "2") +
+				", " + is("OverlappingTLSConfig", "True", "X", old, "1") + ", " + is("example.com/Seen", "True", "Seen", old, "1") + "]}]",
+			API{KeepTrue: true, Gateway: &gatewayv1.GatewayStatus{Conditions: []metav1.Condition{accepted}, Listeners: []gatewayv1.ListenerStatus{
+				{Name: "http", AttachedRoutes: 2, Conditions: []metav1.Condition{apiCondition(Programmed, false, reasonPending, 2)}}}}},
+			"conditions: [" + is("Accepted", "True", "Accepted", old, "2") +
+				"]\naddresses: []\nlisteners: [{name: http, attachedRoutes: 2, conditions: [" + is("Programmed", "True", "Programmed", old, "2") +
+				", " + is("example.com/Seen", "True", "Seen", old, "1") + "]}]"},
 		"pending in earnest": {
 			"conditions: [" + is("Programmed", "True", "Programmed", old, "2") + "]",
 			API{Gateway: &gatewayv1.GatewayStatus{
