@@ -97,8 +97,8 @@ spec: {selector: {istio: edge}, servers: [{port: {number: 8080, name: http, prot
 	}
 }
 
-// TestGatewayAPIWithTenants: the tenancy of the mesh holds for Gateways of the Gateway API, which then have no workloads
-// of other namespaces.
+// TestGatewayAPIWithTenants: the tenancy of the mesh holds for Gateways of the Gateway API, which then have no
+// workloads of other namespaces.
 func TestGatewayAPIWithTenants(t *testing.T) {
 	const foreign = `
 {apiVersion: v1, kind: Service, metadata: {name: edge, namespace: edge}, spec: {selector: {app: edge}, ports: [{port: 80}]}}
