@@ -224,7 +224,7 @@ func TestFailuresAreRepeatedLessAndLessOften(t *testing.T) {
 		}
 		f.advanceTo(*at.Next)
 	}
-	// The last request has been answered before the site has keys, else its failure comes after the clock's last step.
+	// The clock's last step repeats the last request only if that has failed before.
 	f.state(jwks.StateMissing, len(pauses)+1)
 	keys := keySet(t, "a")
 	s.serve(keys)

@@ -11,7 +11,6 @@
 package cacerts
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"crypto/x509"
@@ -64,9 +63,8 @@ type Issuer struct {
 	current *plugged
 	// pending are roots of a set that waits for them, which are announced.
 	pending []*x509.Certificate
-	// served says what the Signer signs with, and crl has the last good lists.
-	served *held.Authority
-	crl    []byte
+	// crl has the last good lists.
+	crl []byte
 
 	mu      sync.Mutex
 	problem error
@@ -236,29 +234,22 @@ func (i *Issuer) revoked(f *files, now time.Time) ([][]byte, error) {
 
 // serve signs with the authority from now on, unless it does already.
 func (i *Issuer) serve(a held.Authority) {
-	if i.served != nil && same(i.served, &a) {
-		return
-	}
 	s, err := held.NewIssuer(a)
 	if err != nil { // parse and Unsuited have seen to it
 		i.deps.Log.Error("plugged-in CA cannot sign", "error", err)
 		return
 	}
-	i.served = &a
-	i.rotating.Set(s)
 	valid, _ := s.Authorities()
+	if before, _ := i.rotating.Authorities(); valid.Equal(before) && s.Issuer().Equal(i.rotating.Current().Issuer()) {
+		return
+	}
+	i.rotating.Set(s)
 	i.deps.Log.Info("signing with the plugged-in CA", "certificate", a.Certificate.Subject.String(), "serial",
 		a.Certificate.SerialNumber.Text(16), "not_after", valid.NotAfter, "intermediates", len(valid.Intermediates), "roots", len(a.Roots),
 		"crls", len(a.CRLs))
 	for _, note := range i.current.notes {
 		i.deps.Log.Warn("part of the plugged-in CA is not used", "reason", note)
 	}
-}
-
-// same reports whether two authorities have the same certificates in the same places, and the same lists.
-func same(a, b *held.Authority) bool {
-	return a.Certificate.Equal(b.Certificate) && slices.EqualFunc(a.Chain, b.Chain, (*x509.Certificate).Equal) &&
-		slices.EqualFunc(a.Roots, b.Roots, (*x509.Certificate).Equal) && slices.EqualFunc(a.CRLs, b.CRLs, bytes.Equal)
 }
 
 // report keeps the problem, and logs one that is new.
