@@ -225,13 +225,26 @@ func buildFromScratch(t testingT, p *proxytest.Proxy, state *mesh.Snapshot, dema
 	}
 	if p.Delta {
 		wildcard(resource.VirtualHostType)
-		maps.DeleteFunc(want[resource.VirtualHostType], func(name, _ string) bool {
-			rc := &route.RouteConfiguration{}
-			content := want[resource.RouteType][name[:strings.LastIndexByte(name, '/')]]
-			return proto.Unmarshal([]byte(content), rc) != nil || rc.GetVhds() == nil
-		})
+		maps.DeleteFunc(want[resource.VirtualHostType], func(name, _ string) bool { return !discovers(want, name) })
 	}
 	return want
+}
+
+// discovers reports whether the route configuration of a virtual host is in the state and has VHDS.
+func discovers(state map[string]map[string]string, host string) bool {
+	rc := &route.RouteConfiguration{}
+	content := state[resource.RouteType][host[:strings.LastIndexByte(host, '/')]]
+	return proto.Unmarshal([]byte(content), rc) == nil && rc.GetVhds() != nil
+}
+
+// used returns what a proxy holds without the virtual hosts of route configurations that it holds without VHDS: as
+// Envoy does, it keeps them for a later version with VHDS, and uses none of them.
+func used(state map[string]map[string]string) map[string]map[string]string {
+	maps.DeleteFunc(state[resource.VirtualHostType], func(name, _ string) bool {
+		_, held := state[resource.RouteType][name[:strings.LastIndexByte(name, '/')]]
+		return held && !discovers(state, name)
+	})
+	return state
 }
 
 // TestDeltaSotwAndScratchAgree edits the meshes of two replicas at random. Meanwhile proxies of every class connect,
@@ -318,7 +331,7 @@ func waitForAgreement(rt testingT, proxies []*proxytest.Proxy, state *mesh.Snaps
 		demanded := buildFromScratch(rt, p, state, p.Demands())
 		deadline := time.Now().Add(patience)
 		for {
-			got := p.State()
+			got := used(p.State())
 			want := withMirroredClusters(rt, p, state, demanded, got)
 			if maps.EqualFunc(want, got, maps.Equal[map[string]string]) {
 				break
