@@ -197,7 +197,7 @@ func (s *Server) wire(ctx context.Context, d deps) error {
 	}
 	statuses := status.NewTracker(status.Config{
 		Domain: cfg.DomainSuffix, Revisions: s.revisions, Fleet: proxies, Credentials: secrets, Sources: from.all,
-		Overridden: joined.Overridden, Findings: found.Of, Keys: keys.Problems, Peers: others.verified,
+		Overridden: joined.Overridden, Findings: found, Keys: keys.Problems, Peers: others.verified,
 		PeerReporters: others.reporters, Sinks: sinks, Few: few, Owner: owner, Log: s.Log, Clock: s.Clock,
 	})
 	ingresses := status.NewIngresses(sinks)

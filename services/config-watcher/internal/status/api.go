@@ -3,7 +3,6 @@ package status
 import (
 	"cmp"
 	"maps"
-	"reflect"
 	"slices"
 	"strings"
 
@@ -55,27 +54,26 @@ func (t *Tracker) sinkOf(id ID) Sink {
 	return t.cfg.Sinks[id.Source]
 }
 
-// evaluateAPI brings the rows of objects of the Gateway API in force up to date.
-func (t *Tracker) evaluateAPI(snapshot *revision.Snapshot, f *fleetState, refused map[ID]*refusal) {
+// evaluateAPI brings the rows of those among some entries up to date that are of the Gateway API.
+func (t *Tracker) evaluateAPI(looked map[object.Key]*entry, snapshot *revision.Snapshot, f *fleetState, refused map[ID]*refusal) {
 	states := map[gatewayapi.Name]*serving{}
 	var gateways map[gatewayapi.Name]*listeners
-	proxies := indexProxies(snapshot, f)
+	var proxies proxyIndex
 	of := func(n gatewayapi.Name) *serving {
 		if gateways == nil {
-			gateways = t.listeners()
+			gateways, proxies = t.listeners(), indexProxies(snapshot, f)
 		}
 		if states[n] == nil {
 			states[n] = t.servingOf(snapshot, f, proxies, n, gateways[n])
 		}
 		return states[n]
 	}
-	for k, e := range t.entries {
+	for k, e := range looked {
 		if !isAPI(k) {
 			continue
 		}
 		id := ID{e.object.Source, k}
-		findings, r, j := t.cfg.Findings(k), refused[id], e.judged
-		delete(refused, id)
+		findings, r, j := t.cfg.Findings.Of(k), refused[id], e.judged
 		ours := t.cfg.Owner.Writes(e.object.Labels, t.namespaces[e.object.Key.Namespace])
 		unchanged := e.row != nil && e.row.judged == j && e.row.InForce && e.row.Foreign != ours && e.latched != nil && r.equal(e.refused) &&
 			slices.Equal(findings, e.findings)
@@ -95,7 +93,7 @@ func (t *Tracker) evaluateAPI(snapshot *revision.Snapshot, f *fleetState, refuse
 			row.Status = t.attachedStatus(e, f)
 		}
 		row.Status.Findings = codes(findings)
-		if e.row == nil || !reflect.DeepEqual(e.row, row) {
+		if !e.row.equal(row) {
 			e.row = row
 		}
 	}
@@ -205,7 +203,7 @@ type listeners struct {
 // listeners finds the listeners of all Gateways.
 func (t *Tracker) listeners() map[gatewayapi.Name]*listeners {
 	out := map[gatewayapi.Name]*listeners{}
-	for k, e := range t.entries {
+	for k, e := range t.due.watched {
 		var of gatewayapi.Name
 		switch s := e.judged.status; {
 		case !isAPI(k) || s == nil:

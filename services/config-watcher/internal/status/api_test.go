@@ -27,7 +27,7 @@ import (
 type apiMesh struct {
 	// file is the place of objects that are applied; empty for those of an API server.
 	file    string
-	t       *testing.T
+	t       testing.TB
 	mesh    *normalise.Mesh
 	log     *revision.Log
 	tracker *Tracker
@@ -38,7 +38,28 @@ type apiMesh struct {
 	}
 	all, few *apiSink
 	owner    *Owner
-	uid      int
+	findings foundFake
+	// whole is a second tracker of the same mesh, each of whose rounds looks at everything; mostly nil.
+	whole *Tracker
+	uid   int
+}
+
+// foundFake are findings; it counts how often it is asked for those of an object.
+type foundFake struct {
+	of      map[object.Key][]finding.Finding
+	changed []object.Key
+	asked   int
+}
+
+func (f *foundFake) Of(k object.Key) []finding.Finding {
+	f.asked++
+	return f.of[k]
+}
+
+func (f *foundFake) TakeChanged() []object.Key {
+	out := f.changed
+	f.changed = nil
+	return out
 }
 
 // apiSink keeps the newest status of each object, and counts.
@@ -56,13 +77,13 @@ func (s *apiSink) Put(to Target, st *Status) bool {
 func (s *apiSink) Forget(k object.Key) { delete(s.statuses, k) }
 func (s *apiSink) Failure() error      { return nil }
 
-func newAPIMesh(t *testing.T, revisionName string) *apiMesh {
+func newAPIMesh(t testing.TB, revisionName string) *apiMesh {
 	c := testkit.NewClock(time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC))
 	m := &apiMesh{t: t, clock: c, mesh: normalise.New(normalise.Config{}), log: revision.NewLog(testEpoch, c), fleet: fleet.NewTable(c),
 		all: &apiSink{statuses: map[object.Key]*Status{}}, few: &apiSink{statuses: map[object.Key]*Status{}}}
 	m.owner = NewOwner(revisionName)
 	m.tracker = NewTracker(Config{Domain: "cluster.local", Revisions: m.log, Fleet: m.fleet, Credentials: credential.NewTable(),
-		Overridden: func() [][]*object.Object { return nil }, Findings: func(object.Key) []finding.Finding { return nil },
+		Overridden: func() [][]*object.Object { return nil }, Findings: &m.findings,
 		Sinks: map[string]Sink{"test": m.all}, Few: map[string]Sink{"test": m.few}, Owner: m.owner, Log: testkit.Logger(t), Clock: c})
 	m.reports = m.fleet.Report("xds-1")
 	m.reports.Apply(&configv1.ReportRequest{}, true)
@@ -105,13 +126,27 @@ func (m *apiMesh) apply(documents ...string) {
 		m.t.Error(err)
 	}
 	m.log.Commit(d.Upserts, d.Removed, "")
-	m.tracker.Submit(d.Discovered, d.Judged)
+	m.submit(d.Discovered, d.Judged)
 	m.round()
+}
+
+func (m *apiMesh) submit(changes []normalise.Change, judged normalise.Judged) {
+	m.tracker.Submit(changes, judged)
+	if m.whole != nil {
+		m.whole.Submit(changes, judged)
+	}
 }
 
 func (m *apiMesh) round() {
 	snapshot, _ := m.log.Current()
 	m.tracker.round(snapshot)
+	if m.whole != nil {
+		for k := range m.whole.entries {
+			m.whole.due.add(k)
+		}
+		m.whole.due.fleet = nil
+		m.whole.round(snapshot)
+	}
 }
 
 // gateway reports a connected gateway of namespace shop that has acknowledged the newest revision less behind.

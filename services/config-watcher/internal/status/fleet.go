@@ -75,6 +75,13 @@ func newFleetState(views []fleet.View, incomplete bool, current *configv1.Revisi
 	return f
 }
 
+// same reports whether no condition can differ from what it is in another state.
+func (f *fleetState) same(o *fleetState) bool {
+	sameView := func(a, b proxy) bool { return a.View == b.View }
+	return o != nil && f.incomplete == o.incomplete && f.unreported == o.unreported && slices.EqualFunc(f.proxies, o.proxies, sameView) &&
+		(len(f.proxies) == 0 || f.current.GetSequence() == o.current.GetSequence())
+}
+
 // reached reports whether a revision that a proxy or its xds-server states contains the revision of this replica with
 // the number since.
 func (f *fleetState) reached(stated *configv1.Revision, since uint64) bool {

@@ -1,7 +1,6 @@
 package status
 
 import (
-	"reflect"
 	"strings"
 
 	networking "istio.io/api/networking/v1alpha3"
@@ -27,7 +26,7 @@ func (t *Tracker) evaluateGateways(snapshot *revision.Snapshot, f *fleetState) {
 	var all []*Gateway
 	entries := map[*Gateway]*entry{}
 	specs := gatewaySpecs{}
-	for k, e := range t.entries {
+	for k, e := range t.due.watched {
 		if !isGateway(e.object) {
 			continue
 		}
@@ -66,7 +65,7 @@ func (t *Tracker) evaluateGateways(snapshot *revision.Snapshot, f *fleetState) {
 		}
 		row := &Row{ID: ID{e.object.Source, e.object.Key}, APIVersion: e.object.APIVersion, UID: e.object.UID, Location: e.object.Location,
 			InForce: true, Status: &s}
-		if e.row == nil || !reflect.DeepEqual(e.row, row) {
+		if !e.row.equal(row) {
 			e.row = row
 		}
 	}

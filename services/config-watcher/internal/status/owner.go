@@ -2,6 +2,7 @@ package status
 
 import (
 	"cmp"
+	"maps"
 	"sync"
 
 	"fairlead.dev/proto/fairlead/contract"
@@ -14,6 +15,8 @@ type Owner struct {
 
 	mu   sync.Mutex
 	tags map[string]string
+	// changes counts those of the tags.
+	changes int
 }
 
 // NewOwner returns the owner of a control plane's revision; "" for none. Without tags there are none.
@@ -25,7 +28,16 @@ func NewOwner(revision string) *Owner {
 func (o *Owner) SetTags(tags map[string]string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.tags = tags
+	if !maps.Equal(o.tags, tags) {
+		o.tags, o.changes = tags, o.changes+1
+	}
+}
+
+// version is another one after Writes may have changed its answers.
+func (o *Owner) version() int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.changes
 }
 
 // Writes reports whether this control plane writes the status of an object with these labels in a namespace with those;

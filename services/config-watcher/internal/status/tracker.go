@@ -3,6 +3,7 @@ package status
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"reflect"
 	"slices"
 	"strings"
@@ -49,8 +50,7 @@ type Config struct {
 	Sources     []source.Source
 	// Overridden lists the versions of each object that several sources deliver, the one in force first.
 	Overridden func() [][]*object.Object
-	// Findings lists the findings about an object.
-	Findings func(object.Key) []finding.Finding
+	Findings   Findings
 	// Keys says what is the matter with the keys of a RequestAuthentication, and whether some are missing.
 	Keys func(object.Key) (problems []string, missing bool)
 	// Peers returns the proxies of the other replicas, and whether some may be missing.
@@ -65,6 +65,14 @@ type Config struct {
 	Owner *Owner
 	Log   *slog.Logger
 	Clock clock.Clock
+}
+
+// Findings are those about the objects of the mesh; background.Analyzer implements it.
+type Findings interface {
+	// Of lists the findings about an object.
+	Of(object.Key) []finding.Finding
+	// TakeChanged lists the objects whose findings have changed since the call before.
+	TakeChanged() []object.Key
 }
 
 // Sink takes the newest status of objects; Dispatcher implements it.
@@ -97,6 +105,15 @@ type Row struct {
 	judged judgement
 }
 
+// equal reports whether two rows have the same content.
+func (r *Row) equal(o *Row) bool { return r != nil && reflect.DeepEqual(r, o) }
+
+// awaited reports whether a version is not acknowledged by every proxy yet, or was rejected.
+func (r *Row) awaited() bool {
+	c := r.Status.Get(Programmed)
+	return c.Reason == reasonPending && (c.KeepTrue || !isAPI(r.Key)) || c.Reason == reasonRejected || c.Unknown
+}
+
 func (r *Row) target() Target { return Target{r.Key, r.APIVersion, r.UID, r.Status.Generation} }
 
 // Tracker evaluates the statuses of all objects. It is safe for concurrent use.
@@ -108,11 +125,11 @@ type Tracker struct {
 	pending map[object.Key]change
 	judged  map[object.Key]judgement
 	others  []normalise.Change // Services and Namespaces
-	rows    map[ID]*Row
-	awaited bool
+	rows    rows
 
 	// The fields below belong to Run.
 	entries   map[object.Key]*entry
+	due       due
 	sent      map[ID]*Status
 	sequences map[string]uint64
 	recent    []string
@@ -150,9 +167,9 @@ type entry struct {
 // NewTracker returns a tracker; Run does the work.
 func NewTracker(cfg Config) *Tracker {
 	return &Tracker{
-		cfg: cfg, wake: make(chan struct{}, 1), pending: map[object.Key]change{}, judged: map[object.Key]judgement{}, rows: map[ID]*Row{},
+		cfg: cfg, wake: make(chan struct{}, 1), pending: map[object.Key]change{}, judged: map[object.Key]judgement{}, rows: newRows(),
 		services: newGatewayServices(), namespaces: map[string]map[string]string{},
-		entries: map[object.Key]*entry{}, sent: map[ID]*Status{}, sequences: map[string]uint64{},
+		entries: map[object.Key]*entry{}, due: newDue(), sent: map[ID]*Status{}, sequences: map[string]uint64{},
 	}
 }
 
@@ -190,10 +207,7 @@ func isInstance(o *object.Object) bool {
 func (t *Tracker) Rows() []*Row {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	out := make([]*Row, 0, len(t.rows))
-	for _, r := range t.rows {
-		out = append(out, r)
-	}
+	out := t.rows.all()
 	slices.SortFunc(out, func(a, b *Row) int {
 		if c := a.Key.Compare(b.Key); c != 0 {
 			return c
@@ -213,7 +227,7 @@ func (t *Tracker) Rows() []*Row {
 func (t *Tracker) Awaited() bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.awaited || len(t.pending) > 0
+	return len(t.rows.awaited) > 0 || len(t.pending) > 0
 }
 
 // Unwritten says why statuses cannot be written back to a source; nil if they can, or never are.
@@ -255,95 +269,88 @@ func (t *Tracker) Run(ctx context.Context) error {
 	}
 }
 
-// round evaluates what may have changed and offers changed statuses to the sinks.
+// round evaluates the objects whose status may have changed, and offers changed statuses to the sinks.
 func (t *Tracker) round(snapshot *revision.Snapshot) {
 	t.remember(snapshot.Revision())
 	t.take()
 	f := t.fleet(snapshot.Revision())
 	refused := refusals(t.cfg.Sources)
-	rows := make(map[ID]*Row, len(t.entries))
-	for k, e := range t.entries {
-		id := ID{e.object.Source, k}
-		if isAPI(k) {
-			continue
+	looked := t.takeDue(f, refused)
+	for k, e := range looked {
+		if !isAPI(k) {
+			t.evaluate(e, refused[ID{e.object.Source, k}], f)
 		}
-		t.evaluate(e, refused[id], f)
-		delete(refused, id)
 	}
 	t.evaluateGateways(snapshot, f)
-	t.evaluateAPI(snapshot, f, refused)
-	for k, e := range t.entries {
-		if e.row != nil {
-			rows[ID{e.object.Source, k}] = e.row
-		}
+	t.evaluateAPI(looked, snapshot, f, refused)
+	t.keep(looked)
+	others := t.otherRows(refused)
+	t.mu.Lock()
+	for _, id := range t.due.gone {
+		t.rows.put(id, nil)
 	}
+	for k, e := range looked {
+		t.rows.put(ID{e.object.Source, k}, e.row)
+	}
+	t.rows.putOthers(others)
+	changed := t.rows.takeChanged()
+	t.mu.Unlock()
+	t.due.gone = nil
+	t.offer(changed)
+}
+
+// otherRows are the rows of versions that are not in force: those that another source's version overrides, and refused
+// ones.
+func (t *Tracker) otherRows(refused map[ID]*refusal) map[ID]*Row {
+	out := map[ID]*Row{}
 	for _, list := range t.cfg.Overridden() {
 		if t.entries[list[0].Key] == nil {
 			continue // of a kind without a status, or of a namespace that the mesh does not discover
 		}
 		for _, o := range list[1:] {
 			id := ID{o.Source, o.Key}
-			rows[id] = t.same(id, overriddenRow(id, o, list[0], refused[id]))
-			delete(refused, id)
+			out[id] = overriddenRow(id, o, list[0], refused[id])
 		}
 	}
 	for id, r := range refused {
-		if HasStatus(id.Key) {
-			rows[id] = t.same(id, refusedRow(id, r))
+		e := t.entries[id.Key]
+		if out[id] == nil && HasStatus(id.Key) && (e == nil || e.object.Source != id.Source) {
+			out[id] = refusedRow(id, r)
 		}
 	}
-	awaited := false
-	for _, row := range rows {
-		c := row.Status.Get(Programmed)
-		awaited = awaited || c.Reason == reasonPending && (c.KeepTrue || !isAPI(row.Key)) || c.Reason == reasonRejected || c.Unknown
-	}
-	t.mu.Lock()
-	t.rows, t.awaited = rows, awaited
-	t.mu.Unlock()
-	t.offer(rows)
+	return out
 }
 
-// same returns the row of the round before if the new one has the same content, so that equal statuses are one.
-func (t *Tracker) same(id ID, row *Row) *Row {
-	t.mu.Lock()
-	old := t.rows[id]
-	t.mu.Unlock()
-	if old != nil && reflect.DeepEqual(old, row) {
-		return old
-	}
-	return row
-}
-
-// offer hands changed statuses to the sinks, and names the objects that are gone.
-func (t *Tracker) offer(rows map[ID]*Row) {
+// offer hands changed statuses to the sinks, and names the objects that are gone. What has to wait is offered again in
+// the next round.
+func (t *Tracker) offer(changed map[ID]*Row) {
 	now := t.cfg.Clock.Now()
-	for id, row := range rows {
+	for id, row := range changed {
 		sink := t.sinkOf(id)
-		if sink == nil || t.sent[id] == row.Status {
-			continue
-		}
-		if isAPI(id.Key) && (row.Foreign || row.Status.API == nil) {
+		switch {
+		case sink == nil:
+		case row == nil || isAPI(id.Key) && (row.Foreign || row.Status.API == nil):
 			if t.sent[id] != nil {
 				delete(t.sent, id)
 				sink.Forget(id.Key)
 			}
-			continue
-		}
-		if e := t.entries[id.Key]; e != nil && e.row == row && now.Sub(e.changedAt) < settleTime {
-			if c := row.Status.Get(Programmed); (c.Reason == reasonPending || c.Unknown) && c.KeepTrue {
-				continue
-			}
-		}
-		if sink.Put(row.target(), row.Status) {
+		case t.sent[id] == row.Status:
+		case t.settling(row, now) || !sink.Put(row.target(), row.Status):
+			t.rows.again(id)
+		default:
 			t.sent[id] = row.Status
 		}
 	}
-	for id := range t.sent {
-		if rows[id] == nil {
-			delete(t.sent, id)
-			t.sinkOf(id).Forget(id.Key)
-		}
+}
+
+// settling reports whether a status is not written yet because it will soon be another one.
+func (t *Tracker) settling(row *Row, now time.Time) bool {
+	e := t.entries[row.Key]
+	if e == nil || e.row != row || now.Sub(e.changedAt) >= settleTime {
+		return false
 	}
+	c := row.Status.Get(Programmed)
+	return (c.Reason == reasonPending || c.Unknown) && c.KeepTrue
 }
 
 // remember keeps the number of a state of the mesh.
@@ -373,17 +380,22 @@ func (t *Tracker) take() {
 	}
 	for k, c := range pending {
 		e := t.entries[k]
+		t.due.add(k)
 		switch {
 		case c.object == nil:
-			delete(t.entries, k)
+			t.forget(k, e)
 		case e != nil && sameVersion(e.object, c.object):
 			e.object = c.object // a change of its labels, or of its status
 		default:
+			t.forget(k, e)
 			now := &entry{object: c.object, hosts: hostsOf(c.object, t.cfg.Domain), since: c.since, changedAt: t.cfg.Clock.Now()}
 			if e != nil {
 				now.judged = e.judged
 			}
 			t.entries[k] = now
+			if t.isWatched(k) {
+				t.due.watched[k] = now
+			}
 		}
 	}
 	for k, j := range judged {
@@ -391,6 +403,7 @@ func (t *Tracker) take() {
 		if e == nil {
 			continue
 		}
+		t.due.add(k)
 		if j.told {
 			e.judged.status = j.status
 		}
@@ -408,7 +421,15 @@ func (t *Tracker) putNamespace(c normalise.Change) {
 			labels[key] = c.Object.Labels[key]
 		}
 	}
+	if maps.Equal(labels, t.namespaces[c.Key.Name]) {
+		return
+	}
 	set(t.namespaces, c.Key.Name, labels, len(labels) > 0)
+	for k := range t.entries {
+		if k.Namespace == c.Key.Name && isAPI(k) {
+			t.due.add(k)
+		}
+	}
 }
 
 // sameVersion reports whether two states of an object have the same spec.
@@ -455,7 +476,7 @@ func joined(own, others []fleet.View) []fleet.View {
 
 // evaluate brings the row of an entry up to date. Rows of Gateways in force are evaluateGateways's.
 func (t *Tracker) evaluate(e *entry, refused *refusal, f *fleetState) {
-	findings := t.cfg.Findings(e.object.Key)
+	findings := t.cfg.Findings.Of(e.object.Key)
 	keys := keysCondition(e.object, t.cfg.Keys)
 	blamed := len(f.blamed) > 0 && anyHost(e.hosts, f.blamed)
 	if e.row != nil && e.row.InForce && e.latched != nil && blamed == e.blamed && !blamed && refused.equal(e.refused) &&
@@ -488,7 +509,7 @@ func (t *Tracker) evaluate(e *entry, refused *refusal, f *fleetState) {
 			row.Status.Conditions = append(row.Status.Conditions, healthCondition(h))
 		}
 	}
-	if e.row == nil || !reflect.DeepEqual(e.row, row) {
+	if !e.row.equal(row) {
 		e.row = row
 	}
 }

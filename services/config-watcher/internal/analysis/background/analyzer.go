@@ -6,6 +6,7 @@ package background
 import (
 	"context"
 	"log/slog"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -71,6 +72,7 @@ type Analyzer struct {
 	done      uint64          // number of submissions that the findings cover
 	advanced  notify.Notifier // done has grown
 	found     map[object.Key][]finding.Finding
+	changed   map[object.Key]struct{} // those whose findings have changed since TakeChanged
 	rounds    uint64
 	recent    []appearance
 }
@@ -79,7 +81,7 @@ type Analyzer struct {
 func New(cfg Config) *Analyzer {
 	a := &Analyzer{
 		cfg: cfg, wake: make(chan struct{}, 1), urgent: make(chan struct{}, 1), mesh: running.New(cfg.Domain),
-		found: map[object.Key][]finding.Finding{},
+		found: map[object.Key][]finding.Finding{}, changed: map[object.Key]struct{}{},
 	}
 	a.mesh.Separate(cfg.MultiTenant)
 	if cfg.Lookup != nil {
@@ -181,6 +183,7 @@ func (a *Analyzer) publish(d running.Delta, submitted uint64) {
 	a.mu.Lock()
 	a.rounds++
 	for _, f := range slices.Concat(d.Vanished, d.Appeared) {
+		a.changed[f.Key] = struct{}{}
 		if now := a.mesh.Of(f.Key); len(now) > 0 {
 			a.found[f.Key] = now
 		} else {
@@ -231,6 +234,16 @@ func (a *Analyzer) Of(key object.Key) []finding.Finding {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.found[key]
+}
+
+// TakeChanged lists the objects whose findings have changed since the call before. It is for one caller, the tracker of
+// statuses.
+func (a *Analyzer) TakeChanged() []object.Key {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	out := slices.Collect(maps.Keys(a.changed))
+	a.changed = map[object.Key]struct{}{}
+	return out
 }
 
 // All lists all findings, sorted.
