@@ -2,6 +2,7 @@ package envoyadmin
 
 import (
 	"encoding/json"
+	"strings"
 )
 
 // The types below hold the fields of Envoy's configuration (envoy.config.*.v3, as its config dump spells them) that the
@@ -166,6 +167,18 @@ type route struct {
 	Direct   *struct {
 		Status json.Number `json:"status"`
 	} `json:"direct_response"`
+}
+
+// object is the name of the object that the route was made from, "" if it does not say. Routes of the Gateway API on
+// gateways have it in their name alone: <namespace>/<name>, and perhaps the name of the rule.
+func (r route) object() string {
+	if o := objectName(r.Metadata.istioConfig()); o != "" {
+		return o
+	}
+	if parts := strings.Split(r.Name, "/"); len(parts) > 1 {
+		return parts[1] + "." + parts[0]
+	}
+	return ""
 }
 
 type virtualHost struct {

@@ -152,7 +152,7 @@ func (d *Dump) RoutesTable() (*table.Table, error) {
 	for _, rc := range all {
 		for _, v := range rc.VirtualHosts {
 			for _, r := range v.Routes {
-				t.Add(rc.Name, v.Name, domains(v.Domains), r.Match.String(), r.destination(), objectName(r.Metadata.istioConfig()))
+				t.Add(rc.Name, v.Name, domains(v.Domains), r.Match.String(), r.destination(), r.object())
 			}
 			if len(v.Routes) == 0 {
 				t.Add(rc.Name, v.Name, domains(v.Domains), "none", "", "")

@@ -20,7 +20,7 @@ func (d *Dump) VirtualHostsTable() (*table.Table, error) {
 		for _, v := range rc.VirtualHosts {
 			var objects []string
 			for _, r := range v.Routes {
-				if o := objectName(r.Metadata.istioConfig()); o != "" && !slices.Contains(objects, o) {
+				if o := r.object(); o != "" && !slices.Contains(objects, o) {
 					objects = append(objects, o)
 				}
 			}

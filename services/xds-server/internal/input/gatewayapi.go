@@ -73,6 +73,16 @@ func (r *Reader) BackendTLS(hostname string, port uint32) *mesh.BackendTLS {
 	return found
 }
 
+// IsGRPCBackend reports whether the class is a gateway's and a GRPCRoute sends to the port of the service, whatever
+// gateway has taken the route.
+func (r *Reader) IsGRPCBackend(hostname string, port uint32) bool {
+	if r.Class().Type != class.Router {
+		return false
+	}
+	r.record(mesh.GRPCBackendTopic(hostname))
+	return r.view.State().IsGRPCBackend(hostname, port)
+}
+
 // IsUDPBackend reports whether the class is a gateway's and a UDPRoute sends to the service, whatever gateway has taken
 // the route.
 func (r *Reader) IsUDPBackend(hostname string) bool {

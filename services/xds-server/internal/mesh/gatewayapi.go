@@ -233,6 +233,9 @@ func (w *writer) indexAttachedRoute(e *entry, add bool) {
 	if v.Key.Kind == KindUDPRoute {
 		w.countUDPBackends(v, add)
 	}
+	if v.Key.Kind == KindGRPCRoute {
+		w.countGRPCBackends(v, add)
+	}
 	for _, service := range v.Spec.GetServices() {
 		client := service.GetClientNamespace()
 		put(w, &w.next.serviceRoutes, add,
@@ -275,6 +278,26 @@ func (s *Snapshot) IsUDPBackend(hostname string) bool {
 
 // UDPBackendTopic names the answer of IsUDPBackend.
 func UDPBackendTopic(hostname string) Topic { return Topic{SubjectUDPBackend, hostname, ""} }
+
+func (w *writer) countGRPCBackends(v *AttachedRoute, add bool) {
+	for _, rule := range v.Rules {
+		for _, to := range rule.HTTP.GetRoute() {
+			hostname, port := to.GetDestination().GetHost(), number(to.GetDestination().GetPort().GetNumber())
+			if w.count(&w.next.grpcBackends, join(hostname, port), add) {
+				w.turn(GRPCBackendTopic(hostname), port)
+			}
+		}
+	}
+}
+
+// IsGRPCBackend reports whether a GRPCRoute sends to the port of the service.
+func (s *Snapshot) IsGRPCBackend(hostname string, port uint32) bool {
+	_, ok := s.grpcBackends.get(join(hostname, number(port)))
+	return ok
+}
+
+// GRPCBackendTopic names the answers of IsGRPCBackend.
+func GRPCBackendTopic(hostname string) Topic { return Topic{SubjectGRPCBackend, hostname, ""} }
 
 // AttachedDomains lists, sorted, the domains of the routes that a listener has taken (GatewayListeners.Reference): ""
 // for any, and for kinds without hosts.

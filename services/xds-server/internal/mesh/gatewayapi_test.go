@@ -9,6 +9,8 @@ import (
 
 	"pgregory.net/rapid"
 
+	networking "istio.io/api/networking/v1alpha3"
+
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/meshtest"
@@ -47,7 +49,12 @@ func drawGatewayAPI(t *rapid.T, ns, name, host string) *configv1.Resource {
 				ClientNamespace: rapid.SampledFrom([]string{"", "a", "b"}).Draw(t, "client"),
 			}}
 		}
-		route.Rules = []*configv1.AttachedRule{{Destinations: []*configv1.AttachedDestination{{Hostname: host}}}}
+		route.Rules = []*configv1.AttachedRule{{
+			Destinations: []*configv1.AttachedDestination{{Hostname: host}},
+			Http: meshtest.Any(&networking.HTTPRoute{Route: []*networking.HTTPRouteDestination{{Destination: &networking.Destination{
+				Host: host, Port: &networking.PortSelector{Number: rapid.SampledFrom([]uint32{80, 81}).Draw(t, "backend")},
+			}}}}),
+		}}
 		kind := rapid.SampledFrom([]string{mesh.KindHTTPRoute, mesh.KindGRPCRoute, mesh.KindUDPRoute}).Draw(t, "route")
 		return meshtest.GatewayAPI(kind, ns, name, route, aged)
 	}
@@ -81,6 +88,9 @@ func gatewayAPIQuestions() []question {
 	for _, host := range hosts {
 		add("IsUDPBackend "+host, func(s *mesh.Snapshot) string { return fmt.Sprint(s.IsUDPBackend(host)) }, mesh.UDPBackendTopic(host))
 		for _, port := range []uint32{80, 81, 82} {
+			add(fmt.Sprint("IsGRPCBackend ", host, port), func(s *mesh.Snapshot) string {
+				return fmt.Sprint(s.IsGRPCBackend(host, port))
+			}, mesh.GRPCBackendTopic(host))
 			add(fmt.Sprint("BackendTLS ", host, port), func(s *mesh.Snapshot) string {
 				if found := s.BackendTLS(host, port); found != nil {
 					return keys([]*mesh.BackendTLS{found})

@@ -51,6 +51,7 @@ type Snapshot struct {
 	serviceRoutes    index[*AttachedRoute]    // hostname, client's namespace, port, kind, namespace, name
 	routedPorts      index[int]               // port, client's namespace: number of routes of HTTP attached to services
 	udpBackends      index[int]               // hostname: number of destinations of UDPRoutes
+	grpcBackends     index[int]               // hostname, port: number of destinations of GRPCRoutes
 	backendTLS       index[*BackendTLS]       // hostname, port, age, namespace, name
 
 	addresses      index[*configv1.Workload] // address, namespace, name

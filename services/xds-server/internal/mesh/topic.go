@@ -96,6 +96,8 @@ const (
 	// SubjectRoutedPort, whether a route of HTTP is attached to a port number of any service: A = port, "0" for routes
 	// that are attached to all ports of a service.
 	SubjectRoutedPort
+	// SubjectGRPCBackend, the ports of a service that GRPCRoutes send to: A = hostname.
+	SubjectGRPCBackend
 	// SubjectDerived and all above it are free for answers that a caller derives from several look-ups.
 	SubjectDerived Subject = 128
 )
@@ -189,6 +191,8 @@ func (t Topic) String() string {
 		return "route of the Gateway API with the parent " + t.A
 	case SubjectUDPBackend:
 		return "UDPRoute that sends to " + t.A
+	case SubjectGRPCBackend:
+		return "GRPCRoute that sends to " + t.A
 	case SubjectRoutedPort:
 		if t.A == number(0) {
 			return "HTTPRoute or GRPCRoute of all ports of a Service"

@@ -39,6 +39,7 @@ func TestTopicsSayWhatTheyAre(t *testing.T) {
 		"for a wildcard host at listener x/y/http":   mesh.AttachedRoutesTopic("x/y/http", ""),
 		"for host a.b at listener x/y/http":          mesh.AttachedRoutesTopic("x/y/http", "a.b"),
 		"route of the Gateway API with the parent a": mesh.ServiceRoutesTopic("a"),
+		"GRPCRoute that sends to a":                  mesh.GRPCBackendTopic("a"),
 		"UDPRoute that sends to a":                   mesh.UDPBackendTopic("a"),
 		"GRPCRoute of port 80 of a Service":          mesh.RoutedPortTopics(80)[0],
 		"GRPCRoute of all ports of a Service":        mesh.RoutedPortTopics(80)[1],

@@ -31,13 +31,14 @@ const (
 	downstreamProtocol
 )
 
-// upstreamFor chooses the version for a port. For a port of undeclared protocol, a sidecar uses the version that it has
-// detected; a gateway cannot, because its clients negotiate HTTP/2 with it whether or not the server accepts that.
-func upstreamFor(p configv1.Protocol, sidecar bool) upstreamProtocol {
+// upstreamFor chooses the version for a port. With byClient, that for a port of undeclared protocol is the version of
+// the client's connection. It is so for sidecars, which have detected it. A gateway's clients negotiate HTTP/2 with it
+// whether or not the server accepts that, so there it is so only where a GRPCRoute sends to the port.
+func upstreamFor(p configv1.Protocol, byClient bool) upstreamProtocol {
 	switch {
 	case protocol.IsHTTP2(p):
 		return http2
-	case protocol.IsSniffed(p) && sidecar:
+	case protocol.IsSniffed(p) && byClient:
 		return downstreamProtocol
 	default:
 		return http1

@@ -35,8 +35,8 @@ func outbound(r *input.Reader, c discovery.Cluster) (*clusterv3.Cluster, error) 
 		Metadata:       metadata(c),
 	}
 	discoveryType(r, out, c)
-	options := &httpOptions{protocol: upstreamFor(c.Spec.GetProtocol(), r.Class().Type == class.Sidecar),
-		keepCase: keepsCase(r, c.Spec.GetProtocol())}
+	byClient := r.Class().Type == class.Sidecar || isSniffed(c) && r.IsGRPCBackend(c.Hostname, c.Port)
+	options := &httpOptions{protocol: upstreamFor(c.Spec.GetProtocol(), byClient), keepCase: keepsCase(r, c.Spec.GetProtocol())}
 	connectionPool(out, options, r.Mesh(), c.Policy.GetConnectionPool())
 	if upgrades(r.Mesh(), c.Spec.GetProtocol(), c.Policy.GetConnectionPool().GetHttp()) {
 		options.protocol = http2

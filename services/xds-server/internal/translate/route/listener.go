@@ -40,8 +40,7 @@ func listenerRoutesOf(r *input.Reader, port gateway.Port, name string) (c listen
 // hosts alone. It is not so for a route configuration that servers of Istio's Gateways have too, or that EnvoyFilters
 // may patch.
 func (c listenerRoutes) usesVHDS() bool {
-	return c.r.Class().VirtualHosts && (c.only != nil || len(c.port.Servers) == 0) &&
-		len(c.r.EnvoyFilters(mesh.At(mesh.PatchedRoutes, mesh.Gateways))) == 0
+	return c.r.Class().VirtualHosts && (c.only != nil || len(c.port.Servers) == 0) && !c.arePatched(mesh.PatchedRoutes)
 }
 
 // name is the name of the virtual host of a domain. It stays when the domain moves from one listener for HTTP to
@@ -140,5 +139,6 @@ func (c listenerRoutes) host(domain string) (*routev3.VirtualHost, error) {
 	}
 	var err error
 	out.Routes, err = b.attached(found)
+	c.slim(b, out)
 	return out, err
 }
