@@ -259,6 +259,30 @@ func TestProgrammedGateways(t *testing.T) {
 	})
 }
 
+// TestTakenListeners: a listener is not programmed whose port or hostname an older Gateway of the same workloads has.
+func TestTakenListeners(t *testing.T) {
+	m := newAPIMesh(t, "")
+	gateway := func(name, listeners string) string {
+		return "{apiVersion: gateway.networking.k8s.io/v1, kind: Gateway, metadata: {name: " + name + ", namespace: shop, generation: 1}, spec: " +
+			"{gatewayClassName: istio, addresses: [{type: Hostname, value: edge}], listeners: [" + listeners + "]}}"
+	}
+	m.apply(shopNamespace, "{apiVersion: v1, kind: Service, metadata: {name: edge, namespace: shop}, spec: {type: ClusterIP, "+
+		"selector: {gateway.networking.k8s.io/gateway-name: edge}, ports: [{port: 80}]}}", fmt.Sprintf(edgePod, "edge-1", 1),
+		gateway("a", "{name: w, port: 80, protocol: HTTP}"), gateway("b", "{name: x, port: 80, protocol: TCP}, {name: v, port: 81, protocol: TCP}"),
+		gateway("c", "{name: z, port: 80, protocol: HTTP}"))
+	m.gateway("edge-1", 0)
+	const address = " edge.shop.svc.cluster.local"
+	m.want("the oldest", "Gateway", "a", "Programmed=True/Programmed w:Programmed=True/Programmed"+address)
+	m.want("one of two listeners", "Gateway", "b", "Programmed=True/Programmed x:Accepted=False/ProtocolConflict "+
+		"x:Programmed=False/ProtocolConflict v:Programmed=True/Programmed"+address)
+	m.want("its only listener", "Gateway", "c", "Accepted=False/ListenersNotValid Programmed=False/Invalid z:Accepted=False/HostnameConflict "+
+		"z:Programmed=False/HostnameConflict"+address)
+	m.apply("{apiVersion: gateway.networking.k8s.io/v1, kind: Gateway, metadata: {name: a, namespace: shop, labels: {gone: ''}}}")
+	m.gateway("edge-1", 0)
+	m.want("the older one is gone", "Gateway", "b",
+		"Programmed=True/Programmed x:Programmed=True/Programmed v:Programmed=True/Programmed"+address)
+}
+
 // TestStatusIsWrittenOnce: what does not change is not handed on, and 1,000 routes that come in one go change their
 // Gateway a few times.
 func TestStatusIsWrittenOnce(t *testing.T) {

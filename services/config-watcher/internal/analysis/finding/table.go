@@ -278,7 +278,7 @@ var OfWholeMesh = []Description{
 		"Nobody listens for it; its routes stay attached."},
 	{ListenerTaken, Warning, "", nil,
 		"An older Gateway of the Gateway API, which the same workloads serve, has the port for another protocol or the same hostname.",
-		"The listener is left out, with its routes, though the status of its Gateway does not say so."},
+		"The listener is left out, with its routes."},
 	{ListenerReferenceInvalid, Error, "", secrets,
 		"A listener of the Gateway API names a Secret or ConfigMap that is not there, cannot be used or is not granted, or a kind that it " +
 			"cannot take.",

@@ -4,9 +4,7 @@
 package gatewaystatus
 
 import (
-	"cmp"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -17,7 +15,6 @@ import (
 
 	"fairlead.dev/pkg/gatewaydeploy"
 	"fairlead.dev/pkg/nearest"
-	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/config-watcher/internal/analysis/finding"
 	"fairlead.dev/services/config-watcher/internal/gatewayapi"
 	"fairlead.dev/services/config-watcher/internal/object"
@@ -48,8 +45,7 @@ func Analyze(cfg gatewayapi.Config, now time.Time, objects []*object.Object) []F
 	for _, o := range objects {
 		a.objects[o.Key] = o
 	}
-	result := State(cfg, now, objects).Rebuild()
-	statuses := result.Statuses
+	statuses := State(cfg, now, objects).Rebuild().Statuses
 	for _, o := range objects {
 		if o.Key.Group != gatewayapi.Group {
 			continue
@@ -60,7 +56,6 @@ func Analyze(cfg gatewayapi.Config, now time.Time, objects []*object.Object) []F
 			a.status(s)
 		}
 	}
-	a.taken(result.Resources)
 	slices.SortStableFunc(a.found, func(x, y Finding) int { return x.Key.Compare(y.Key) })
 	return slices.CompactFunc(a.found, func(x, y Finding) bool { return x == y })
 }
@@ -226,6 +221,8 @@ func (a *analysis) listeners(list []gatewayapi.ListenerStatus) {
 			switch {
 			case c.Type == string(gatewayv1.ListenerConditionResolvedRefs) && c.Status == metav1.ConditionFalse:
 				a.told(finding.ListenerReferenceInvalid, field, c.Message)
+			case c.Type == string(gatewayv1.ListenerConditionConflicted) && c.Status == metav1.ConditionTrue && list[i].Taken:
+				a.told(finding.ListenerTaken, field, c.Message)
 			case c.Type == string(gatewayv1.ListenerConditionConflicted) && c.Status == metav1.ConditionTrue:
 				a.told(finding.ListenerNotServed, field, c.Message)
 			case c.Type == string(gatewayv1.ListenerConditionAccepted) && c.Status == metav1.ConditionFalse && !conflicts(list[i].Conditions):
@@ -261,55 +258,6 @@ func (a *analysis) route(status *gatewayv1.RouteStatus) {
 			}
 		}
 	}
-}
-
-// taken finds listeners that an older Gateway of the same workloads keeps from being served: one of another kind on the
-// port, or with the same hostname.
-func (a *analysis) taken(resources map[object.Key]*configv1.GatewayAPIConfig) {
-	type place struct {
-		workloads string
-		port      uint32
-		udp       bool
-	}
-	type listener struct {
-		owner object.Key
-		of    string
-		*configv1.GatewayListener
-	}
-	owners := slices.SortedFunc(maps.Keys(resources), func(x, y object.Key) int {
-		return cmp.Or(a.objects[x].Created.Compare(a.objects[y].Created), strings.Compare(x.Namespace, y.Namespace), x.Compare(y))
-	})
-	served := map[place][]listener{}
-	for _, k := range owners {
-		list := resources[k].GetListeners()
-		for _, selection := range list.GetSelections() {
-			for i, l := range list.GetListeners() {
-				udp := l.GetProtocol() == configv1.ListenerProtocol_LISTENER_PROTOCOL_UDP
-				at := place{selection.GetNamespace() + " " + object.LabelText(selection.GetLabels()), l.GetPort(), udp}
-				now := listener{k, list.GetGateway(), l}
-				before := slices.IndexFunc(served[at], func(o listener) bool {
-					return o.of != now.of && (family(o.GetProtocol()) != family(l.GetProtocol()) || o.GetHostname() == l.GetHostname())
-				})
-				if before < 0 {
-					served[at] = append(served[at], now)
-					continue
-				}
-				other := served[at][before]
-				a.at = a.objects[k]
-				a.add(finding.ListenerTaken, fmt.Sprintf("spec.listeners[%d]", i),
-					fmt.Sprintf("the same workloads serve listener %s of %s %s/%s, which is older, on port %d", other.GetName(), other.owner.Kind,
-						other.owner.Namespace, other.owner.Name, l.GetPort()), "choose another port or hostname, or other workloads")
-			}
-		}
-	}
-}
-
-// family is HTTP, TLS, TCP or UDP, of which listeners of a port must be of one.
-func family(p configv1.ListenerProtocol) configv1.ListenerProtocol {
-	if p == configv1.ListenerProtocol_LISTENER_PROTOCOL_HTTPS {
-		return configv1.ListenerProtocol_LISTENER_PROTOCOL_TLS
-	}
-	return p
 }
 
 // failed are the conditions that are false.
