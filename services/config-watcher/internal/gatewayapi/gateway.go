@@ -292,10 +292,11 @@ func (s *State) count(k object.Key) {
 func (s *State) listenerStatuses(listeners []*listener) []ListenerStatus {
 	out := make([]ListenerStatus, len(listeners))
 	for i, l := range listeners {
-		out[i] = ListenerStatus{Port: l.port, Served: l.served, Reason: l.reason, Message: l.message, Taken: l.taken(), ListenerStatus: gatewayv1.ListenerStatus{
+		out[i] = ListenerStatus{Port: l.port, Served: l.served, Reason: l.reason, Message: l.message, Taken: l.taken()}
+		out[i].ListenerStatus = gatewayv1.ListenerStatus{
 			Name: gatewayv1.SectionName(l.id.Listener), SupportedKinds: l.supportedKinds, Conditions: l.conditions,
 			AttachedRoutes: int32(s.attached[l.id]), //nolint:gosec // a count of objects
-		}}
+		}
 	}
 	return out
 }

@@ -263,12 +263,14 @@ func TestProgrammedGateways(t *testing.T) {
 func TestTakenListeners(t *testing.T) {
 	m := newAPIMesh(t, "")
 	gateway := func(name, listeners string) string {
-		return "{apiVersion: gateway.networking.k8s.io/v1, kind: Gateway, metadata: {name: " + name + ", namespace: shop, generation: 1}, spec: " +
-			"{gatewayClassName: istio, addresses: [{type: Hostname, value: edge}], listeners: [" + listeners + "]}}"
+		return "{apiVersion: gateway.networking.k8s.io/v1, kind: Gateway, metadata: {name: " + name +
+			", namespace: shop, generation: 1}, spec: {gatewayClassName: istio, addresses: [{type: Hostname, value: edge}], listeners: [" +
+			listeners + "]}}"
 	}
 	m.apply(shopNamespace, "{apiVersion: v1, kind: Service, metadata: {name: edge, namespace: shop}, spec: {type: ClusterIP, "+
 		"selector: {gateway.networking.k8s.io/gateway-name: edge}, ports: [{port: 80}]}}", fmt.Sprintf(edgePod, "edge-1", 1),
-		gateway("a", "{name: w, port: 80, protocol: HTTP}"), gateway("b", "{name: x, port: 80, protocol: TCP}, {name: v, port: 81, protocol: TCP}"),
+		gateway("a", "{name: w, port: 80, protocol: HTTP}"),
+		gateway("b", "{name: x, port: 80, protocol: TCP}, {name: v, port: 81, protocol: TCP}"),
 		gateway("c", "{name: z, port: 80, protocol: HTTP}"))
 	m.gateway("edge-1", 0)
 	const address = " edge.shop.svc.cluster.local"

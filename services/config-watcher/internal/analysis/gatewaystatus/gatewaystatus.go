@@ -39,23 +39,36 @@ func State(cfg gatewayapi.Config, now time.Time, objects []*object.Object) *gate
 	return s
 }
 
-// Analyze returns the findings about the objects of the Gateway API, sorted by object.
-func Analyze(cfg gatewayapi.Config, now time.Time, objects []*object.Object) []Finding {
+// Config is what Analyze needs to know of the mesh.
+type Config struct {
+	gatewayapi.Config
+	// Now is the time that certificates are compared with.
+	Now time.Time
+	// Workloads are those that are known beside what labels of Gateways say.
+	Workloads []Workload
+	// Visible reports whether workloads of a namespace see a VirtualService; nil if all do.
+	Visible func(vs *object.Object, namespace string) bool
+}
+
+// Analyze returns the findings about the objects of the Gateway API, sorted by object. Of objects of Istio's API, its
+// Gateways and VirtualServices count too.
+func Analyze(cfg Config, objects []*object.Object) []Finding {
 	a := &analysis{objects: map[object.Key]*object.Object{}}
 	for _, o := range objects {
 		a.objects[o.Key] = o
 	}
-	statuses := State(cfg, now, objects).Rebuild().Statuses
+	result := State(cfg.Config, cfg.Now, objects).Rebuild()
 	for _, o := range objects {
 		if o.Key.Group != gatewayapi.Group {
 			continue
 		}
 		a.at = o
 		a.missing()
-		if s := statuses[o.Key]; s != nil {
+		if s := result.Statuses[o.Key]; s != nil {
 			a.status(s)
 		}
 	}
+	a.besideIstio(cfg, result.Resources)
 	slices.SortStableFunc(a.found, func(x, y Finding) int { return x.Key.Compare(y.Key) })
 	return slices.CompactFunc(a.found, func(x, y Finding) bool { return x == y })
 }
@@ -175,7 +188,7 @@ func (a *analysis) parent(field string, ref *gatewayv1.ParentReference) {
 		hint = "; there is one in namespace " + strings.Join(elsewhere, ", ")
 	}
 	remedy := "create it, or correct name or namespace"
-	istio := object.Key{Group: "networking.istio.io", Kind: gatewayapi.Gateway, Namespace: namespace, Name: k.Name}
+	istio := object.Key{Group: groupIstio, Kind: gatewayapi.Gateway, Namespace: namespace, Name: k.Name}
 	if kind == gatewayapi.Gateway && a.objects[istio] != nil {
 		hint, remedy = "; the one of networking.istio.io takes no routes", "create a Gateway of "+gatewayapi.Group
 	}

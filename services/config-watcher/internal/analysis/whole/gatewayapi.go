@@ -9,6 +9,7 @@ import (
 	"fairlead.dev/services/config-watcher/internal/analysis/gatewaystatus"
 	"fairlead.dev/services/config-watcher/internal/credential"
 	"fairlead.dev/services/config-watcher/internal/gatewayapi"
+	"fairlead.dev/services/config-watcher/internal/normalise"
 	"fairlead.dev/services/config-watcher/internal/object"
 )
 
@@ -16,6 +17,9 @@ import (
 func (m *Mesh) gatewayConfig() gatewayapi.Config {
 	return gatewayapi.Config{Domain: cmp.Or(m.cfg.Domain, "cluster.local"), MeshNamespace: m.RootNamespace()}
 }
+
+// tenancy is that of the mesh.
+func (m *Mesh) tenancy() normalise.Tenancy { return normalise.Tenancy{Domain: m.cfg.Domain} }
 
 // gatewayObjects are the objects that decide about those of the Gateway API; none if there are none of these.
 func (m *Mesh) gatewayObjects() []*object.Object {
@@ -31,7 +35,8 @@ func (m *Mesh) gatewayObjects() []*object.Object {
 		case k.Group == groupGateway:
 			some = true
 			out = append(out, o.Valid)
-		case k.Kind == "Service" || k.Kind == "Namespace" || k.Kind == "ConfigMap" || k.Kind == "ServiceEntry" || k.Kind == "Gateway":
+		case k.Kind == "Service" || k.Kind == "Namespace" || k.Kind == "ConfigMap" || k.Kind == "ServiceEntry" || k.Kind == "Gateway" ||
+			k.Kind == "VirtualService":
 			out = append(out, o.Valid)
 		}
 	}
@@ -44,7 +49,16 @@ func (m *Mesh) gatewayObjects() []*object.Object {
 // checkGatewayStatuses finds what is wrong with objects of the Gateway API.
 func checkGatewayStatuses(r *run) {
 	objects := r.gatewayObjects()
-	for _, f := range gatewaystatus.Analyze(r.gatewayConfig(), r.cfg.Now, objects) {
+	if len(objects) == 0 {
+		return
+	}
+	cfg := gatewaystatus.Config{Config: r.gatewayConfig(), Now: r.cfg.Now, Visible: func(vs *object.Object, namespace string) bool {
+		return normalise.VisibleTo(normalise.ObjectExportedTo(vs, r.settings, r.tenancy()), namespace)
+	}}
+	for _, w := range r.workloads {
+		cfg.Workloads = append(cfg.Workloads, gatewaystatus.Workload{Namespace: w.Key.Namespace, Labels: w.labels})
+	}
+	for _, f := range gatewaystatus.Analyze(cfg, objects) {
 		r.report(r.objects[f.Key], f.Code, f.Field, nil, f.Reason, f.Remedy)
 	}
 }
