@@ -12,6 +12,7 @@ import (
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/config-watcher/internal/analysis/finding"
+	"fairlead.dev/services/config-watcher/internal/analysis/hostpattern"
 	"fairlead.dev/services/config-watcher/internal/gatewayapi"
 	"fairlead.dev/services/config-watcher/internal/object"
 )
@@ -188,7 +189,7 @@ func (b *beside) shadowed(at listenerAt, l *configv1.GatewayListener, istio *obj
 			if from == "." {
 				from = istio.Key.Namespace
 			}
-			domain, ok := narrower(strings.ToLower(name), strings.ToLower(host))
+			domain, ok := hostpattern.Narrower(strings.ToLower(name), strings.ToLower(host))
 			if !ok || from != "*" && from != vs.Key.Namespace {
 				continue
 			}
@@ -212,21 +213,6 @@ func split(entry string) (namespace, name string) {
 		return ns, name
 	}
 	return "*", entry
-}
-
-// narrower is the narrower of two hosts, each of which may be a wildcard, if one covers the other.
-func narrower(a, b string) (string, bool) {
-	covers := func(pattern, host string) bool {
-		suffix, wildcard := strings.CutPrefix(pattern, "*")
-		return wildcard && strings.HasSuffix(strings.TrimPrefix(host, "*"), suffix)
-	}
-	switch {
-	case a == b, covers(a, b):
-		return b, true
-	case covers(b, a):
-		return a, true
-	}
-	return "", false
 }
 
 // listenerField is the path of a listener.

@@ -3,10 +3,12 @@ package whole
 import (
 	"cmp"
 	"fmt"
+	"slices"
 
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
 	"fairlead.dev/services/config-watcher/internal/analysis/gatewaystatus"
+	"fairlead.dev/services/config-watcher/internal/analysis/installed"
 	"fairlead.dev/services/config-watcher/internal/credential"
 	"fairlead.dev/services/config-watcher/internal/gatewayapi"
 	"fairlead.dev/services/config-watcher/internal/normalise"
@@ -15,11 +17,30 @@ import (
 
 // gatewayConfig is what package gatewayapi needs to know.
 func (m *Mesh) gatewayConfig() gatewayapi.Config {
-	return gatewayapi.Config{Domain: cmp.Or(m.cfg.Domain, "cluster.local"), MeshNamespace: m.RootNamespace()}
+	return gatewayapi.Config{Domain: cmp.Or(m.cfg.Domain, "cluster.local"), MeshNamespace: m.effectiveSettings().GetRootNamespace(),
+		Tenants: m.tenancy().Enabled}
 }
 
-// tenancy is that of the mesh.
-func (m *Mesh) tenancy() normalise.Tenancy { return normalise.Tenancy{Domain: m.cfg.Domain} }
+// tenancy is that of Config.MultiTenant, or of the config-watcher among the objects.
+func (m *Mesh) tenancy() normalise.Tenancy {
+	return normalise.Tenancy{Domain: m.cfg.Domain, Enabled: m.cfg.MultiTenant ||
+		slices.ContainsFunc(m.byLabel[label{m.RootNamespace(), "", ""}], func(w *workload) bool {
+			return w.spec != nil && installed.MultiTenant(w.spec)
+		})}
+}
+
+// Referenced lists the Secrets and ConfigMaps that objects of the Gateway API refer to and may read, sorted. root is
+// the namespace of the ConfigMaps with the defaults of classes; "" without such objects.
+func (m *Mesh) Referenced() (refs []object.Key, root string) {
+	m.index()
+	objects := m.gatewayObjects()
+	if len(objects) == 0 {
+		return nil, ""
+	}
+	s := gatewaystatus.State(m.gatewayConfig(), m.cfg.Now, objects)
+	s.Rebuild()
+	return s.Wanted(), m.gatewayConfig().MeshNamespace
+}
 
 // gatewayObjects are the objects that decide about those of the Gateway API; none if there are none of these.
 func (m *Mesh) gatewayObjects() []*object.Object {
