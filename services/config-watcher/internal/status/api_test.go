@@ -12,6 +12,7 @@ import (
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 	"sigs.k8s.io/yaml"
 
+	"fairlead.dev/pkg/gatewaydeploy"
 	"fairlead.dev/pkg/testkit"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/config-watcher/internal/analysis/finding"
@@ -257,6 +258,24 @@ func TestProgrammedGateways(t *testing.T) {
 			m.want(c.addresses, "Gateway", "edge", c.want)
 		}
 	})
+}
+
+// TestAddressesOfLongNames: a Gateway whose name is no value of a label has the addresses of its Service, which the
+// label names in short, and the Pods with that label serve it.
+func TestAddressesOfLongNames(t *testing.T) {
+	for _, name := range []string{strings.Repeat("g", 63), strings.Repeat("g", 64), strings.Repeat("long.", 40) + "name"} {
+		m := newAPIMesh(t, "")
+		named := func(text, label string) string {
+			text = strings.ReplaceAll(text, "gateway-name: edge", "gateway-name: "+label)
+			return strings.Replace(text, "{name: edge, ", "{name: "+name+", ", 1)
+		}
+		label := gatewaydeploy.LabelValue(name)
+		m.apply(shopNamespace, named(edgeGateway, ""), named(fmt.Sprintf(edgePod, "edge-1", 1), label),
+			named(fmt.Sprintf(edgeService, "{ip: 192.0.2.1}"), label))
+		m.gateway("edge-1", 0)
+		m.want(fmt.Sprintf("a name of %d bytes", len(name)), "Gateway", name,
+			"Programmed=True/Programmed a:Programmed=True/Programmed b:Programmed=True/Programmed 192.0.2.1")
+	}
 }
 
 // TestTakenListeners: a listener is not programmed whose port or hostname an older Gateway of the same workloads has.
