@@ -91,6 +91,7 @@ func readable() []rbacv1.PolicyRule {
 		kubeapi.Rule("apps", []string{"deployments", "statefulsets", "daemonsets"}, "list"),
 		kubeapi.Rule("admissionregistration.k8s.io", []string{"*"}, "list"),
 		kubeapi.Rule("apiextensions.k8s.io", []string{"customresourcedefinitions"}, "list"),
+		kubeapi.Rule("gateway.networking.k8s.io", []string{"*"}, "list"),
 		kubeapi.Rule("networking.k8s.io", []string{"ingresses", "ingressclasses"}, "list"),
 		kubeapi.Rule("networking.istio.io", []string{"*"}, "list"), kubeapi.Rule("security.istio.io", []string{"*"}, "list"),
 		kubeapi.Rule("telemetry.istio.io", []string{"*"}, "list"), kubeapi.Rule("extensions.istio.io", []string{"*"}, "list"),
@@ -210,6 +211,51 @@ func TestAnalyzeReadsAnAPIServer(t *testing.T) {
 		if a := analyzeKube(t, s.Kubeconfig, "--timeout", "5s"); a.code != 1 || !strings.Contains(a.said, "API server") {
 			t.Errorf("%+v", a)
 		}
+	})
+}
+
+const analyzedGateways = `
+{apiVersion: v1, kind: Namespace, metadata: {name: istio-system}}
+---
+{apiVersion: v1, kind: Namespace, metadata: {name: shop}}
+---
+{apiVersion: v1, kind: Service, metadata: {name: web, namespace: shop}, spec: {ports: [{name: http, port: 80}]}}
+---
+{apiVersion: v1, kind: ConfigMap, metadata: {name: bad, namespace: istio-system, labels: {gateway.istio.io/defaults-for-class: fairlead}}, data: {deployment: "spec: {template: {spec: {hostNetwork: true}}}"}}
+---
+{apiVersion: v1, kind: ConfigMap, metadata: {name: good, namespace: shop}, data: {deployment: "spec: {replicas: 2}"}}
+---
+{apiVersion: gateway.networking.k8s.io/v1, kind: Gateway, metadata: {name: own, namespace: shop}, spec: {gatewayClassName: istio, infrastructure: {parametersRef: {group: "", kind: ConfigMap, name: good}}, listeners: [{name: http, port: 80, protocol: HTTP}]}}
+---
+{apiVersion: gateway.networking.k8s.io/v1, kind: Gateway, metadata: {name: other, namespace: shop}, spec: {gatewayClassName: fairlead, listeners: [{name: http, port: 80, protocol: HTTP}]}}
+---
+{apiVersion: gateway.networking.k8s.io/v1, kind: HTTPRoute, metadata: {name: all, namespace: shop}, spec: {parentRefs: [{name: own}], hostnames: [a.com], rules: [{backendRefs: [{name: web, port: 80}]}]}}
+---
+{apiVersion: gateway.networking.k8s.io/v1, kind: HTTPRoute, metadata: {name: lost, namespace: shop}, spec: {parentRefs: [{name: own, sectionName: web}], rules: [{backendRefs: [{name: web, port: 80}]}]}}
+`
+
+// TestAnalyzeReadsTheGatewayAPI: of an API server all kinds of the Gateway API are read, with what they refer to.
+func TestAnalyzeReadsTheGatewayAPI(t *testing.T) {
+	s := kubeapi.Start(t, kubeapi.Options{})
+	s.ApplyCRDs(t, kubeapi.GatewayAPICRDs(t, "standard"))
+	s.Apply(t, analyzedGateways)
+	kubeconfig := s.User(t, "reader")
+	s.Grant(t, kubeapi.UserSubject("reader"), append(readable(), kubeapi.Rule("", []string{"configmaps"}, "list"))...)
+	file := filepath.Join(t.TempDir(), "change.yaml")
+	if err := os.WriteFile(file, []byte("{apiVersion: gateway.networking.k8s.io/v1, kind: HTTPRoute, metadata: {name: new, namespace: shop}, "+
+		"spec: {parentRefs: [{name: own}], hostnames: [a.com], rules: [{matches: [{path: {type: PathPrefix, value: /x}}], "+
+		"backendRefs: [{name: web, port: 80}]}]}}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"AttachedRouteTakes HTTPRoute shop/new", "GatewayNotAccepted Gateway shop/other",
+		"NamespaceNotInjected Namespace shop", "RouteNotAttached HTTPRoute shop/lost"}
+	testkit.Eventually(t, testkit.Patience, func() error { // grants take a moment
+		a := analyzeKube(t, kubeconfig, "-n", "shop", file)
+		slices.Sort(a.told)
+		if !slices.Equal(a.told, want) || strings.Contains(a.said, "not read") {
+			return fmt.Errorf("%+v", a)
+		}
+		return nil
 	})
 }
 

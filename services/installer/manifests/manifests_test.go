@@ -226,6 +226,30 @@ func TestDefinitionsAreTheFiles(t *testing.T) {
 	}
 }
 
+// TestRightsInTheRootNamespace: config-watcher reads what Gateways of a class have in common in the root namespace.
+func TestRightsInTheRootNamespace(t *testing.T) {
+	pkg := open(t)
+	for _, profile := range []string{"default", "minimal"} {
+		for set, want := range map[string][]string{
+			"meshConfig.rootNamespace=root":         {"istio-system", "root"},
+			"meshConfig.rootNamespace=istio-system": {"istio-system"},
+			"meshConfig.enableTracing=true":         {"istio-system"},
+		} {
+			found := map[string][]string{}
+			for _, o := range generate(t, pkg, profile, nil, set).Objects {
+				if o.Name() == "config-watcher" && (o.Kind() == "Role" || o.Kind() == "RoleBinding") {
+					found[o.Kind()] = append(found[o.Kind()], o.Namespace())
+				}
+			}
+			for _, kind := range []string{"Role", "RoleBinding"} {
+				if slices.Sort(found[kind]); !slices.Equal(found[kind], want) {
+					t.Errorf("profile %s with %s: %s in %v, want %v", profile, set, kind, found[kind], want)
+				}
+			}
+		}
+	}
+}
+
 // Gateways select by the labels app and istio, which stay beside those of the spec.
 func TestLabelsOfGatewaysAreAdded(t *testing.T) {
 	pkg := open(t)

@@ -31,7 +31,7 @@ const (
 
 // analyzeFlags are the flags of `config-watcher analyze`.
 type analyzeFlags struct {
-	kube, all, list, ignore           bool
+	kube, all, list, ignore, tenants  bool
 	kubeconfig, context, namespace    string
 	output, threshold, show, meshFile string
 	suppress                          []string
@@ -71,6 +71,7 @@ func (f *analyzeFlags) add(fs *pflag.FlagSet) {
 	fs.StringVar(&f.threshold, "failure-threshold", "error", "severity from which on the exit code is 79")
 	fs.StringVar(&f.show, "output-threshold", "info", "severity from which on messages are printed")
 	fs.StringVar(&f.meshFile, "mesh-config-file", "", "file with the mesh configuration")
+	fs.BoolVar(&f.tenants, "multi-tenant", false, "the mesh has tenants, whatever the config-watcher among the objects says")
 	fs.StringArrayVarP(&f.suppress, "suppress", "S", nil, "CODE=KIND NAME.NAMESPACE whose messages are left out")
 	fs.BoolVar(&f.ignore, "ignore-unknown", false, "do not fail for text that is no object")
 	fs.BoolVarP(&f.list, "list-analyzers", "L", false, "list what is looked for")
@@ -116,7 +117,7 @@ func (f *analyzeFlags) run(ctx context.Context, paths []string, in io.Reader, st
 		}
 		suppress = append(suppress, s)
 	}
-	mesh := whole.New(whole.Config{Namespace: f.namespace, Partial: !f.kube, Now: time.Now()})
+	mesh := whole.New(whole.Config{Namespace: f.namespace, Partial: !f.kube, MultiTenant: f.tenants, Now: time.Now()})
 	if f.meshFile != "" {
 		if err := mesh.SettingsOf(f.meshFile); err != nil {
 			return process.WithExitCode(fmt.Errorf("--mesh-config-file: %w", err), process.ExitUsage)

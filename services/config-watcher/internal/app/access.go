@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"sync"
 
@@ -10,6 +11,7 @@ import (
 
 	"fairlead.dev/services/config-watcher/internal/access"
 	"fairlead.dev/services/config-watcher/internal/fleet"
+	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/resource"
 	"fairlead.dev/services/config-watcher/internal/revision"
@@ -36,6 +38,38 @@ func (r *rootNamespace) current() string {
 		}
 	}
 	return r.name
+}
+
+// follow calls do with the root namespace, kinds.MeshNamespace before it is known, and again with another one when it
+// has changed: then the context of the call before has ended. It returns when ctx has ended, or with do's error.
+func (r *rootNamespace) follow(ctx context.Context, do func(ctx context.Context, namespace string) error) error {
+	for ctx.Err() == nil {
+		namespace := cmp.Or(r.current(), kinds.MeshNamespace)
+		now, cancel := context.WithCancel(ctx)
+		watched := make(chan struct{})
+		go func() {
+			defer close(watched)
+			defer cancel()
+			for {
+				_, changed := r.revisions.Current()
+				if cmp.Or(r.current(), kinds.MeshNamespace) != namespace {
+					return
+				}
+				select {
+				case <-now.Done():
+					return
+				case <-changed:
+				}
+			}
+		}()
+		err := do(now, namespace)
+		cancel()
+		<-watched
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // sight is what callers see of the fleet: xds-servers and other replicas see all proxies, other callers those of the

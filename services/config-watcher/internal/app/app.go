@@ -204,7 +204,7 @@ func (s *Server) wire(ctx context.Context, d deps) error {
 	references := &referred{table: secrets, clock: s.Clock}
 	if from.kubernetes != nil {
 		references.wanted, references.lookup = credential.NewWanted(s.revisions, proxies, from.kubernetes), from.kubernetes
-		s.followLabels(from.kubernetes, owner, references)
+		s.followLabels(from.kubernetes, owner, references, root)
 	}
 	settled := func() bool { return from.settled() && keys.Settled() && names.Settled() }
 	discovered := func(changes []normalise.Change, settings *v1alpha1.MeshConfig, judged normalise.Judged) {

@@ -8,7 +8,6 @@ import (
 
 	"fairlead.dev/pkg/gatewaydeploy"
 	"fairlead.dev/proto/fairlead/contract"
-	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/labelled"
 	"fairlead.dev/services/config-watcher/internal/source/kubernetes"
 	"fairlead.dev/services/config-watcher/internal/status"
@@ -74,7 +73,7 @@ func (r *referred) judge() {
 }
 
 // followLabels follows what labels alone say: which revisions tags stand for, and which ConfigMaps are a class's.
-func (s *Server) followLabels(cluster *kubernetes.Source, owner *status.Owner, references *referred) {
+func (s *Server) followLabels(cluster *kubernetes.Source, owner *status.Owner, references *referred, root *rootNamespace) {
 	s.Task("revision tags", func(ctx context.Context) error {
 		return labelled.Follow(ctx, labelled.Config{
 			API: cluster.API(), Label: contract.TagLabel, Log: s.Log, Resource: admissionv1.SchemeGroupVersion.WithResource("mutatingwebhookconfigurations"),
@@ -88,9 +87,11 @@ func (s *Server) followLabels(cluster *kubernetes.Source, owner *status.Owner, r
 		})
 	})
 	s.Task("defaults of GatewayClasses", func(ctx context.Context) error {
-		return labelled.Follow(ctx, labelled.Config{
-			API: cluster.API(), Namespace: kinds.MeshNamespace, Label: gatewaydeploy.DefaultsLabel, Log: s.Log,
-			Resource: corev1.SchemeGroupVersion.WithResource("configmaps"), Changed: references.setDefaults,
+		return root.follow(ctx, func(ctx context.Context, namespace string) error {
+			return labelled.Follow(ctx, labelled.Config{
+				API: cluster.API(), Namespace: namespace, Label: gatewaydeploy.DefaultsLabel, Log: s.Log,
+				Resource: corev1.SchemeGroupVersion.WithResource("configmaps"), Changed: references.setDefaults,
+			})
 		})
 	})
 }

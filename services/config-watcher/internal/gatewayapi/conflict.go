@@ -23,6 +23,8 @@ type portOf struct {
 type claimed struct {
 	family family
 	byHost map[string]*listener
+	// first is the listener that has decided the family. Only State.conflicts knows it.
+	first *listener
 }
 
 type family byte
@@ -125,11 +127,18 @@ func (c *claims) share(at portOf, list []*listener) {
 
 func (l *listener) conflicts(reason gatewayv1.ListenerConditionReason, message string) {
 	if l.conflict == nil {
-		other := ""
-		if reason == gatewayv1.ListenerReasonHostnameConflict {
-			other = " or hostname"
-		}
-		l.conflict = &finding{string(reason), fmt.Sprintf("port %d, hostname %q: %s; choose another port%s", l.port, l.hostname, message, other)}
+		l.conflict = l.conflictWith(reason, message, "")
+	}
+}
+
+// conflictWith is a conflict; remedy ends what is said about other ports and hostnames.
+func (l *listener) conflictWith(reason gatewayv1.ListenerConditionReason, message, remedy string) *finding {
+	other := ""
+	if reason == gatewayv1.ListenerReasonHostnameConflict {
+		other = " or hostname"
+	}
+	return &finding{
+		string(reason), fmt.Sprintf("port %d, hostname %q: %s; choose another port%s%s", l.port, l.hostname, message, other, remedy),
 	}
 }
 

@@ -52,6 +52,7 @@ func (s *State) judge(n Name) {
 	now := l.gateway(n)
 	l.done()
 	store(s.gateways, n, now)
+	s.shared.use(old, now)
 	s.recount[key(Gateway, n)] = struct{}{}
 	if old == nil && now == nil {
 		return
@@ -121,6 +122,7 @@ func (l *lookup) gateway(n Name) *gateway {
 	claims.add(g.listeners)
 	l.addSets(g, spec, claims)
 	claims.overlaps()
+	l.shared.lose(g)
 	for _, listener := range g.listeners {
 		listener.finish(o.Generation)
 	}
@@ -290,19 +292,21 @@ func (s *State) count(k object.Key) {
 func (s *State) listenerStatuses(listeners []*listener) []ListenerStatus {
 	out := make([]ListenerStatus, len(listeners))
 	for i, l := range listeners {
-		out[i] = ListenerStatus{Port: l.port, Served: l.served, Reason: l.reason, Message: l.message, ListenerStatus: gatewayv1.ListenerStatus{
+		out[i] = ListenerStatus{Port: l.port, Served: l.served, Reason: l.reason, Message: l.message, Taken: l.taken()}
+		out[i].ListenerStatus = gatewayv1.ListenerStatus{
 			Name: gatewayv1.SectionName(l.id.Listener), SupportedKinds: l.supportedKinds, Conditions: l.conditions,
 			AttachedRoutes: int32(s.attached[l.id]), //nolint:gosec // a count of objects
-		}}
+		}
 	}
 	return out
 }
 
-// listenersOf is the resource of the Gateway or of a ListenerSet; nil if no listener is served.
+// listenersOf is the resource of the Gateway or of a ListenerSet; nil if no listener is served. Listeners that lose to
+// another Gateway are in it: each of the workloads decides which it serves, by the same rule.
 func (g *gateway) listenersOf(o *object.Object, set string, listeners []*listener) *configv1.GatewayAPIConfig {
 	out := &configv1.GatewayListeners{Gateway: g.name.String(), ListenerSet: set, Selections: g.selections, BackendCredential: g.backend}
 	for _, l := range listeners {
-		if l.served {
+		if l.claims() {
 			out.Listeners = append(out.Listeners, l.proto)
 		}
 	}

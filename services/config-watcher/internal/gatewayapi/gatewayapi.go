@@ -99,6 +99,7 @@ type State struct {
 	policies map[Name]map[Name]*object.Object
 
 	graph  graph
+	shared shared
 	wanted map[object.Key]struct{}
 	// access is what ReferenceGrants give, by the object that refers.
 	access map[object.Key][]Access
@@ -126,7 +127,7 @@ func New(cfg Config) *State {
 		sets: map[Name]map[Name]*object.Object{}, defaults: map[Name]map[Name]*object.Object{}, policies: map[Name]map[Name]*object.Object{},
 		wanted: map[object.Key]struct{}{}, access: map[object.Key][]Access{}, gateways: map[Name]*gateway{},
 		judged: map[Name]*listenerSet{}, routes: map[object.Key]*route{},
-		attached: map[ListenerID]int{}, routed: map[Name]map[Name]int{},
+		attached: map[ListenerID]int{}, routed: map[Name]map[Name]int{}, shared: newShared(),
 		resources: map[object.Key]*configv1.GatewayAPIConfig{}, statuses: map[object.Key]*Status{}, recount: map[object.Key]struct{}{},
 	}
 	s.graph = graph{
@@ -321,6 +322,7 @@ func (s *State) Rebuild() Result {
 	for _, k := range s.graph.take(Gateway) {
 		s.judge(nameOf(k))
 	}
+	s.judgeShared()
 	for _, kind := range routeKinds {
 		for _, k := range s.graph.take(kind) {
 			s.route(k)

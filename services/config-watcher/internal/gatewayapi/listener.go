@@ -44,6 +44,8 @@ type listener struct {
 	// refused, conflict and unresolved are why the conditions Accepted, Conflicted and ResolvedRefs have another status
 	// than usual; nil for each that is as usual.
 	refused, conflict, unresolved *finding
+	// shared is true if the conflict is one with another Gateway of the same workloads.
+	shared bool
 	// broken is true if the listener cannot be served for what is unresolved.
 	broken bool
 	// warning is part of the message of ResolvedRefs.

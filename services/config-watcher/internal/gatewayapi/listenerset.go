@@ -26,6 +26,21 @@ func parentOf(o *object.Object) (Name, bool) {
 	return n, ok
 }
 
+// ListenersOf are the names of the listeners that a Gateway or ListenerSet has; none of an object of another kind.
+func ListenersOf(o *object.Object) (names []string) {
+	switch b := o.Body.(type) {
+	case *gatewayv1.Gateway:
+		for _, l := range b.Spec.Listeners {
+			names = append(names, string(l.Name))
+		}
+	case *gatewayv1.ListenerSet:
+		for _, l := range b.Spec.Listeners {
+			names = append(names, string(l.Name))
+		}
+	}
+	return names
+}
+
 // maxListeners is how many listeners all ListenerSets of a Gateway may have: all are judged again when one changes.
 const maxListeners = 4096
 

@@ -19,12 +19,34 @@ func (s *State) putConfigMap(k object.Key, old, o *object.Object) {
 		return
 	}
 	for _, object := range []*object.Object{old, o} {
-		if object != nil && object.Labels[gatewaydeploy.DefaultsLabel] != "" {
-			class := object.Labels[gatewaydeploy.DefaultsLabel]
-			index(s.defaults, Name{Name: class}, nameOf(k), object, object == o)
-			s.graph.touch(defaultsOf(class))
+		if object != nil {
+			s.indexDefaults(object, object == o)
 		}
 	}
+}
+
+// indexDefaults keeps a ConfigMap of the root namespace among the defaults of its class, or removes it.
+func (s *State) indexDefaults(o *object.Object, keep bool) {
+	if class := o.Labels[gatewaydeploy.DefaultsLabel]; class != "" {
+		index(s.defaults, Name{Name: class}, nameOf(o.Key), o, keep)
+		s.graph.touch(defaultsOf(class))
+	}
+}
+
+// SetMeshNamespace has another namespace be the root namespace.
+func (s *State) SetMeshNamespace(namespace string) {
+	if namespace == s.cfg.MeshNamespace {
+		return
+	}
+	for k, o := range s.objects {
+		switch {
+		case k.Group == "" && k.Kind == configMap && (k.Namespace == namespace || k.Namespace == s.cfg.MeshNamespace):
+			s.indexDefaults(o, k.Namespace == namespace)
+		case k.Group == Group && (k.Kind == Gateway || k.Kind == GatewayClass): // tenancy and messages depend on it
+			s.graph.invalidate(k)
+		}
+	}
+	s.cfg.MeshNamespace = namespace
 }
 
 // defaultsOf stands for all ConfigMaps with overlays of a class.

@@ -51,9 +51,12 @@ type ListenerStatus struct {
 	gatewayv1.ListenerStatus
 	// Port of the listener.
 	Port uint32
-	// Served is true if the listener is part of the resource. If it is false, Programmed is false for the Reason.
+	// Served is true if the listener's workloads serve it. If it is false, Programmed is false for the Reason.
 	Served          bool
 	Reason, Message string
+	// Taken is true if the listener conflicts with one of another Gateway, which is older and has the same workloads.
+	// It is part of the resource then, although it is not Served.
+	Taken bool
 }
 
 // ListenerSetStatus is the status of a ListenerSet whose parent is a Gateway of ours.

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"fairlead.dev/pkg/gatewaydeploy"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/resource"
@@ -117,6 +118,38 @@ spec:
 		if got := s.has("Gateway.gateway.networking.k8s.io shop/web"); got == tenants {
 			t.Errorf("tenants %v: served by workloads of another namespace: %v", tenants, got)
 		}
+	}
+}
+
+// TestGatewayAPIInTheRootNamespace: the root namespace is the one that the mesh configuration names, from the moment it
+// does: its ConfigMaps have the defaults of classes, and its Gateways may have the workloads of others.
+func TestGatewayAPIInTheRootNamespace(t *testing.T) {
+	const mesh = `
+{apiVersion: v1, kind: Service, metadata: {name: edge, namespace: edge}, spec: {selector: {app: edge}, ports: [{port: 80}]}}
+---
+{apiVersion: gateway.networking.k8s.io/v1, kind: Gateway, metadata: {name: web, namespace: root, generation: 1}, spec: {gatewayClassName: istio,
+addresses: [{type: Hostname, value: edge.edge.svc.cluster.local}], listeners: [{name: http, port: 80, protocol: HTTP}]}}
+---
+{apiVersion: gateway.networking.k8s.io/v1, kind: Gateway, metadata: {name: own, namespace: edge, generation: 1}, spec: {gatewayClassName: istio,
+listeners: [{name: http, port: 80, protocol: HTTP}]}}
+`
+	s := &state{t: t, mesh: New(Config{Tenancy: Tenancy{Enabled: true}}), held: map[resource.Key]*configv1.Resource{}}
+	s.apply(mesh)
+	bad := object.Key{Kind: "ConfigMap", Namespace: "root", Name: "defaults"}
+	s.change(Change{bad, &object.Object{Key: bad, Labels: map[string]string{gatewaydeploy.DefaultsLabel: "istio"},
+		Body: &object.Overlays{Refused: "volumes are not allowed"}}})
+	own := object.Key{Group: "gateway.networking.k8s.io", Kind: "Gateway", Namespace: "edge", Name: "own"}
+	reason := func() string { return s.last.Judged.Statuses[own].Gateway.Conditions[0].Message }
+	if s.has("Gateway.gateway.networking.k8s.io root/web") {
+		t.Fatal("a Gateway has the workloads of another namespace")
+	}
+	s.apply("{apiVersion: v1, kind: ConfigMap, metadata: {name: istio, namespace: istio-system}, data: {mesh: 'rootNamespace: root'}}")
+	if got := reason(); !s.has("Gateway.gateway.networking.k8s.io root/web") || got != "volumes are not allowed" {
+		t.Errorf("the root namespace has not moved there: %q", got)
+	}
+	s.apply("{apiVersion: v1, kind: ConfigMap, metadata: {name: istio, namespace: istio-system}, data: {mesh: 'rootNamespace: other'}}")
+	if got := reason(); s.has("Gateway.gateway.networking.k8s.io root/web") || got != "all listeners are served" {
+		t.Errorf("the root namespace has not moved away: %q", got)
 	}
 }
 

@@ -79,6 +79,7 @@ func (m *Mesh) indexSettings(_, now *settings) {
 		}
 	}
 	m.settings = now
+	m.gateways.SetMeshNamespace(now.GetRootNamespace())
 	m.dirty.mesh = true
 	if !proto.Equal(before.MeshConfig, now.MeshConfig) || !proto.Equal(before.networks, now.networks) {
 		m.rediscover = m.rediscover || moved || !reflect.DeepEqual(before.discovery, now.discovery)

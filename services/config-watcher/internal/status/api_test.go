@@ -12,6 +12,7 @@ import (
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 	"sigs.k8s.io/yaml"
 
+	"fairlead.dev/pkg/gatewaydeploy"
 	"fairlead.dev/pkg/testkit"
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/config-watcher/internal/analysis/finding"
@@ -292,6 +293,50 @@ func TestProgrammedGateways(t *testing.T) {
 			m.want(c.addresses, "Gateway", "edge", c.want)
 		}
 	})
+}
+
+// TestAddressesOfLongNames: a Gateway whose name is no value of a label has the addresses of its Service, which the
+// label names in short, and the Pods with that label serve it.
+func TestAddressesOfLongNames(t *testing.T) {
+	for _, name := range []string{strings.Repeat("g", 63), strings.Repeat("g", 64), strings.Repeat("long.", 40) + "name"} {
+		m := newAPIMesh(t, "")
+		named := func(text, label string) string {
+			text = strings.ReplaceAll(text, "gateway-name: edge", "gateway-name: "+label)
+			return strings.Replace(text, "{name: edge, ", "{name: "+name+", ", 1)
+		}
+		label := gatewaydeploy.LabelValue(name)
+		m.apply(shopNamespace, named(edgeGateway, ""), named(fmt.Sprintf(edgePod, "edge-1", 1), label),
+			named(fmt.Sprintf(edgeService, "{ip: 192.0.2.1}"), label))
+		m.gateway("edge-1", 0)
+		m.want(fmt.Sprintf("a name of %d bytes", len(name)), "Gateway", name,
+			"Programmed=True/Programmed a:Programmed=True/Programmed b:Programmed=True/Programmed 192.0.2.1")
+	}
+}
+
+// TestTakenListeners: a listener is not programmed whose port or hostname an older Gateway of the same workloads has.
+func TestTakenListeners(t *testing.T) {
+	m := newAPIMesh(t, "")
+	gateway := func(name, listeners string) string {
+		return "{apiVersion: gateway.networking.k8s.io/v1, kind: Gateway, metadata: {name: " + name +
+			", namespace: shop, generation: 1}, spec: {gatewayClassName: istio, addresses: [{type: Hostname, value: edge}], listeners: [" +
+			listeners + "]}}"
+	}
+	m.apply(shopNamespace, "{apiVersion: v1, kind: Service, metadata: {name: edge, namespace: shop}, spec: {type: ClusterIP, "+
+		"selector: {gateway.networking.k8s.io/gateway-name: edge}, ports: [{port: 80}]}}", fmt.Sprintf(edgePod, "edge-1", 1),
+		gateway("a", "{name: w, port: 80, protocol: HTTP}"),
+		gateway("b", "{name: x, port: 80, protocol: TCP}, {name: v, port: 81, protocol: TCP}"),
+		gateway("c", "{name: z, port: 80, protocol: HTTP}"))
+	m.gateway("edge-1", 0)
+	const address = " edge.shop.svc.cluster.local"
+	m.want("the oldest", "Gateway", "a", "Programmed=True/Programmed w:Programmed=True/Programmed"+address)
+	m.want("one of two listeners", "Gateway", "b", "Programmed=True/Programmed x:Accepted=False/ProtocolConflict "+
+		"x:Programmed=False/ProtocolConflict v:Programmed=True/Programmed"+address)
+	m.want("its only listener", "Gateway", "c", "Accepted=False/ListenersNotValid Programmed=False/Invalid z:Accepted=False/HostnameConflict "+
+		"z:Programmed=False/HostnameConflict"+address)
+	m.apply("{apiVersion: gateway.networking.k8s.io/v1, kind: Gateway, metadata: {name: a, namespace: shop, labels: {gone: ''}}}")
+	m.gateway("edge-1", 0)
+	m.want("the older one is gone", "Gateway", "b",
+		"Programmed=True/Programmed x:Programmed=True/Programmed v:Programmed=True/Programmed"+address)
 }
 
 // TestStatusIsWrittenOnce: what does not change is not handed on, and 1,000 routes that come in one go change their

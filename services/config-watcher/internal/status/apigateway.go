@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 
+	"fairlead.dev/pkg/gatewaydeploy"
 	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/config-watcher/internal/fleet"
 	"fairlead.dev/services/config-watcher/internal/gatewayapi"
@@ -273,7 +274,7 @@ func (t *Tracker) servedStatus(e *entry, of func(gatewayapi.Name) *serving) *Sta
 // gatewayServices are the Services that Gateways may have their addresses from.
 type gatewayServices struct {
 	all map[gatewayapi.Name]*object.Object
-	// made finds those that were made for a Gateway, by its name.
+	// made finds those that were made for a Gateway, by the label that names it.
 	made map[gatewayapi.Name]map[string]*object.Object
 }
 
@@ -310,7 +311,7 @@ func (g *gatewayServices) of(gateway, named gatewayapi.Name) *object.Object {
 		return g.all[named]
 	}
 	var out *object.Object
-	for _, o := range g.made[gateway] {
+	for _, o := range g.made[gatewayapi.Name{Namespace: gateway.Namespace, Name: gatewaydeploy.LabelValue(gateway.Name)}] {
 		if out == nil || o.Key.Name < out.Key.Name {
 			out = o
 		}

@@ -28,7 +28,7 @@ const FoundErrors = 79
 // Options say what Analyze reads and prints.
 type Options struct {
 	Files                                          []string
-	Kube, All, IgnoreUnknown, List                 bool
+	Kube, All, IgnoreUnknown, List, MultiTenant    bool
 	Kubeconfig, Context, Namespace, MeshConfigFile string
 	// FailureThreshold and OutputThreshold are of Severities.
 	FailureThreshold, OutputThreshold string
@@ -97,7 +97,8 @@ func (p Program) Analyze(ctx context.Context, o Options, out, diagnostics io.Wri
 	for _, set := range []struct {
 		flag string
 		on   bool
-	}{{"kube", o.Kube}, {"all-namespaces", o.All}, {"ignore-unknown", o.IgnoreUnknown}, {"list-analyzers", o.List}} {
+	}{{"kube", o.Kube}, {"all-namespaces", o.All}, {"ignore-unknown", o.IgnoreUnknown}, {"list-analyzers", o.List},
+		{"multi-tenant", o.MultiTenant}} {
 		if set.on {
 			a = append(a, "--"+set.flag)
 		}

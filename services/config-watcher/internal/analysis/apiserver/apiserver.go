@@ -19,8 +19,11 @@ import (
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 
+	"fairlead.dev/pkg/gatewaydeploy"
+	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/config-watcher/internal/analysis/whole"
 	"fairlead.dev/services/config-watcher/internal/manifest"
+	"fairlead.dev/services/config-watcher/internal/object"
 )
 
 // page is the number of objects that are asked for at once.
@@ -109,8 +112,14 @@ var kinds = []kind{
 	{"telemetry.istio.io", "Telemetry", "telemetries", nil}, {"extensions.istio.io", "WasmPlugin", "wasmplugins", nil},
 	{"extensions.istio.io", "TrafficExtension", "trafficextensions", nil},
 	{"networking.k8s.io", "Ingress", "ingresses", nil}, {"networking.k8s.io", "IngressClass", "ingressclasses", nil},
-	{"gateway.networking.k8s.io", "Gateway", "gateways", nil},
+	{groupGateway, "GatewayClass", "gatewayclasses", nil}, {groupGateway, "Gateway", "gateways", nil},
+	{groupGateway, "ListenerSet", "listenersets", nil}, {groupGateway, "HTTPRoute", "httproutes", nil},
+	{groupGateway, "GRPCRoute", "grpcroutes", nil}, {groupGateway, "TLSRoute", "tlsroutes", nil},
+	{groupGateway, "TCPRoute", "tcproutes", nil}, {groupGateway, "UDPRoute", "udproutes", nil},
+	{groupGateway, "BackendTLSPolicy", "backendtlspolicies", nil}, {groupGateway, "ReferenceGrant", "referencegrants", nil},
 }
+
+const groupGateway = contract.GroupGatewayAPI
 
 // gatewayCRDs are the CRDs whose annotations are read.
 var gatewayCRDs = schema.GroupVersionResource{Group: "apiextensions.k8s.io", Version: "v1", Resource: "customresourcedefinitions"}
@@ -133,7 +142,7 @@ func (r *Reader) Load(ctx context.Context, mesh *whole.Mesh) ([]Unread, error) {
 		if k.names != nil {
 			err = r.named(ctx, gvr, mesh.RootNamespace(), k.names, load)
 		} else {
-			err = r.list(ctx, gvr, "", load)
+			err = r.list(ctx, gvr, "", "", load)
 		}
 		if err == nil {
 			continue
@@ -142,13 +151,13 @@ func (r *Reader) Load(ctx context.Context, mesh *whole.Mesh) ([]Unread, error) {
 			return nil, fmt.Errorf("API server: %w", err)
 		}
 		u := Unread{Kind: k.name, Reason: cause(err)}
-		if apierrors.IsForbidden(err) && r.namespace != "" && k.names == nil && r.list(ctx, gvr, r.namespace, load) == nil {
+		if apierrors.IsForbidden(err) && r.namespace != "" && k.names == nil && r.list(ctx, gvr, r.namespace, "", load) == nil {
 			u.Part = true
 		}
 		unread = append(unread, u)
 	}
-	if err := r.list(ctx, gatewayCRDs, "", func(o *unstructured.Unstructured) {
-		if strings.HasSuffix(o.GetName(), ".gateway.networking.k8s.io") {
+	if err := r.list(ctx, gatewayCRDs, "", "", func(o *unstructured.Unstructured) {
+		if strings.HasSuffix(o.GetName(), "."+groupGateway) {
 			mesh.Load(&manifest.Document{Tree: o.Object})
 		}
 	}); err != nil {
@@ -157,14 +166,23 @@ func (r *Reader) Load(ctx context.Context, mesh *whole.Mesh) ([]Unread, error) {
 	return append(unread, r.secrets(ctx, mesh)...), nil
 }
 
-// secrets reads the Secrets and ConfigMaps that credentialNames stand for.
+// secrets reads the Secrets and ConfigMaps that credentialNames stand for, or that objects of the Gateway API refer to,
+// and the defaults of their classes.
 func (r *Reader) secrets(ctx context.Context, mesh *whole.Mesh) []Unread {
 	var unread []Unread
+	load := func(o *unstructured.Unstructured) { mesh.Load(&manifest.Document{Tree: o.Object}) }
+	refs, root := mesh.Referenced()
+	if root != "" {
+		maps := schema.GroupVersionResource{Version: "v1", Resource: "configmaps"}
+		if err := r.list(ctx, maps, root, gatewaydeploy.DefaultsLabel, load); err != nil {
+			unread = append(unread, Unread{Kind: "ConfigMap", Reason: cause(err)})
+		}
+	}
 	for _, of := range []struct{ kind, resource string }{{"Secret", "secrets"}, {"ConfigMap", "configmaps"}} {
 		gvr := schema.GroupVersionResource{Version: "v1", Resource: of.resource}
-		for _, ref := range mesh.Credentials() {
-			err := r.named(ctx, gvr, ref.Namespace, []string{ref.Name},
-				func(o *unstructured.Unstructured) { mesh.Load(&manifest.Document{Tree: o.Object}) })
+		all := slices.DeleteFunc(slices.Clone(refs), func(k object.Key) bool { return k.Kind != of.kind })
+		for _, ref := range append(all, mesh.Credentials()...) {
+			err := r.named(ctx, gvr, ref.Namespace, []string{ref.Name}, load)
 			if err != nil {
 				if !slices.ContainsFunc(unread, func(u Unread) bool { return u.Kind == of.kind }) {
 					unread = append(unread, Unread{Kind: of.kind, Reason: cause(err)})
@@ -201,9 +219,11 @@ func (r *Reader) versions() (map[string]string, error) {
 	return out, nil
 }
 
-// list calls do with the objects of a kind, those of a namespace unless it is "".
-func (r *Reader) list(ctx context.Context, gvr schema.GroupVersionResource, namespace string, do func(*unstructured.Unstructured)) error {
-	options := metav1.ListOptions{Limit: page}
+// list calls do with the objects of a kind, those of a namespace unless it is "", that have a label unless it is "".
+func (r *Reader) list(ctx context.Context, gvr schema.GroupVersionResource, namespace, label string,
+	do func(*unstructured.Unstructured),
+) error {
+	options := metav1.ListOptions{Limit: page, LabelSelector: label}
 	restarted := false
 	for {
 		var list *unstructured.UnstructuredList

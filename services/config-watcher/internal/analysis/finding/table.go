@@ -99,7 +99,8 @@ var OfRunningMesh = []Description{
 			"the older one decides.",
 		"That policy or subset has no effect."},
 	{RouteShadowed, Warning, "", nil,
-		"A route of the Gateway API is attached to a Service whose host a VirtualService of the mesh has: that wins.",
+		"A VirtualService has the host of a route of the Gateway API, at the Service or the gateway that it is attached to: that " +
+			"wins.",
 		"Clients that see the VirtualService are routed by it, and the route has no effect for them."},
 	{ServerShadowed, Error, "IST0145", nil,
 		"An older Gateway of the same workloads uses a server's port for another protocol, or terminates TLS for the same host on it.",
@@ -277,8 +278,9 @@ var OfWholeMesh = []Description{
 		"A listener of the Gateway API conflicts with another one, or has a protocol or port that is not served.",
 		"Nobody listens for it; its routes stay attached."},
 	{ListenerTaken, Warning, "", nil,
-		"An older Gateway of the Gateway API, which the same workloads serve, has the port for another protocol or the same hostname.",
-		"The listener is left out, with its routes, though the status of its Gateway does not say so."},
+		"An older Gateway of the Gateway API, or one of Istio's API, which the same workloads serve, has the port for another protocol or " +
+			"the same hostname.",
+		"The listener is left out, with its routes."},
 	{ListenerReferenceInvalid, Error, "", secrets,
 		"A listener of the Gateway API names a Secret or ConfigMap that is not there, cannot be used or is not granted, or a kind that it " +
 			"cannot take.",

@@ -4,9 +4,7 @@
 package gatewaystatus
 
 import (
-	"cmp"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -17,7 +15,6 @@ import (
 
 	"fairlead.dev/pkg/gatewaydeploy"
 	"fairlead.dev/pkg/nearest"
-	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/config-watcher/internal/analysis/finding"
 	"fairlead.dev/services/config-watcher/internal/gatewayapi"
 	"fairlead.dev/services/config-watcher/internal/object"
@@ -42,25 +39,36 @@ func State(cfg gatewayapi.Config, now time.Time, objects []*object.Object) *gate
 	return s
 }
 
-// Analyze returns the findings about the objects of the Gateway API, sorted by object.
-func Analyze(cfg gatewayapi.Config, now time.Time, objects []*object.Object) []Finding {
+// Config is what Analyze needs to know of the mesh.
+type Config struct {
+	gatewayapi.Config
+	// Now is the time that certificates are compared with.
+	Now time.Time
+	// Workloads are those that are known beside what labels of Gateways say.
+	Workloads []Workload
+	// Visible reports whether workloads of a namespace see a VirtualService; nil if all do.
+	Visible func(vs *object.Object, namespace string) bool
+}
+
+// Analyze returns the findings about the objects of the Gateway API, sorted by object. Of objects of Istio's API, its
+// Gateways and VirtualServices count too.
+func Analyze(cfg Config, objects []*object.Object) []Finding {
 	a := &analysis{objects: map[object.Key]*object.Object{}}
 	for _, o := range objects {
 		a.objects[o.Key] = o
 	}
-	result := State(cfg, now, objects).Rebuild()
-	statuses := result.Statuses
+	result := State(cfg.Config, cfg.Now, objects).Rebuild()
 	for _, o := range objects {
 		if o.Key.Group != gatewayapi.Group {
 			continue
 		}
 		a.at = o
 		a.missing()
-		if s := statuses[o.Key]; s != nil {
+		if s := result.Statuses[o.Key]; s != nil {
 			a.status(s)
 		}
 	}
-	a.taken(result.Resources)
+	a.besideIstio(cfg, result.Resources)
 	slices.SortStableFunc(a.found, func(x, y Finding) int { return x.Key.Compare(y.Key) })
 	return slices.CompactFunc(a.found, func(x, y Finding) bool { return x == y })
 }
@@ -180,7 +188,7 @@ func (a *analysis) parent(field string, ref *gatewayv1.ParentReference) {
 		hint = "; there is one in namespace " + strings.Join(elsewhere, ", ")
 	}
 	remedy := "create it, or correct name or namespace"
-	istio := object.Key{Group: "networking.istio.io", Kind: gatewayapi.Gateway, Namespace: namespace, Name: k.Name}
+	istio := object.Key{Group: groupIstio, Kind: gatewayapi.Gateway, Namespace: namespace, Name: k.Name}
 	if kind == gatewayapi.Gateway && a.objects[istio] != nil {
 		hint, remedy = "; the one of networking.istio.io takes no routes", "create a Gateway of "+gatewayapi.Group
 	}
@@ -226,6 +234,8 @@ func (a *analysis) listeners(list []gatewayapi.ListenerStatus) {
 			switch {
 			case c.Type == string(gatewayv1.ListenerConditionResolvedRefs) && c.Status == metav1.ConditionFalse:
 				a.told(finding.ListenerReferenceInvalid, field, c.Message)
+			case c.Type == string(gatewayv1.ListenerConditionConflicted) && c.Status == metav1.ConditionTrue && list[i].Taken:
+				a.told(finding.ListenerTaken, field, c.Message)
 			case c.Type == string(gatewayv1.ListenerConditionConflicted) && c.Status == metav1.ConditionTrue:
 				a.told(finding.ListenerNotServed, field, c.Message)
 			case c.Type == string(gatewayv1.ListenerConditionAccepted) && c.Status == metav1.ConditionFalse && !conflicts(list[i].Conditions):
@@ -261,55 +271,6 @@ func (a *analysis) route(status *gatewayv1.RouteStatus) {
 			}
 		}
 	}
-}
-
-// taken finds listeners that an older Gateway of the same workloads keeps from being served: one of another kind on the
-// port, or with the same hostname.
-func (a *analysis) taken(resources map[object.Key]*configv1.GatewayAPIConfig) {
-	type place struct {
-		workloads string
-		port      uint32
-		udp       bool
-	}
-	type listener struct {
-		owner object.Key
-		of    string
-		*configv1.GatewayListener
-	}
-	owners := slices.SortedFunc(maps.Keys(resources), func(x, y object.Key) int {
-		return cmp.Or(a.objects[x].Created.Compare(a.objects[y].Created), strings.Compare(x.Namespace, y.Namespace), x.Compare(y))
-	})
-	served := map[place][]listener{}
-	for _, k := range owners {
-		list := resources[k].GetListeners()
-		for _, selection := range list.GetSelections() {
-			for i, l := range list.GetListeners() {
-				udp := l.GetProtocol() == configv1.ListenerProtocol_LISTENER_PROTOCOL_UDP
-				at := place{selection.GetNamespace() + " " + object.LabelText(selection.GetLabels()), l.GetPort(), udp}
-				now := listener{k, list.GetGateway(), l}
-				before := slices.IndexFunc(served[at], func(o listener) bool {
-					return o.of != now.of && (family(o.GetProtocol()) != family(l.GetProtocol()) || o.GetHostname() == l.GetHostname())
-				})
-				if before < 0 {
-					served[at] = append(served[at], now)
-					continue
-				}
-				other := served[at][before]
-				a.at = a.objects[k]
-				a.add(finding.ListenerTaken, fmt.Sprintf("spec.listeners[%d]", i),
-					fmt.Sprintf("the same workloads serve listener %s of %s %s/%s, which is older, on port %d", other.GetName(), other.owner.Kind,
-						other.owner.Namespace, other.owner.Name, l.GetPort()), "choose another port or hostname, or other workloads")
-			}
-		}
-	}
-}
-
-// family is HTTP, TLS, TCP or UDP, of which listeners of a port must be of one.
-func family(p configv1.ListenerProtocol) configv1.ListenerProtocol {
-	if p == configv1.ListenerProtocol_LISTENER_PROTOCOL_HTTPS {
-		return configv1.ListenerProtocol_LISTENER_PROTOCOL_TLS
-	}
-	return p
 }
 
 // failed are the conditions that are false.

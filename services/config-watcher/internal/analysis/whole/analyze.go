@@ -133,6 +133,7 @@ func (m *Mesh) effectiveSettings() *mesh.MeshConfig {
 // without effect.
 func (m *Mesh) references() {
 	running := running.New(m.cfg.Domain)
+	running.Separate(m.tenancy().Enabled)
 	running.Configure(m.settings)
 	var changes []normalise.Change
 	for _, o := range m.objects {

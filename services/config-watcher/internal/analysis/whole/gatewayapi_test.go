@@ -77,7 +77,7 @@ func TestGatewayAPI(t *testing.T) {
 			strings.Replace(gateway("istio", "{name: m, port: 90, protocol: TCP}, {name: o, port: 91, protocol: TCP}"+toWebService),
 				"name: g,", "name: h,", 1),
 			"ListenerTaken Gateway.gateway.networking.k8s.io infra/h spec.listeners[0]",
-			"listener l of Gateway infra/g, which is older, on port 90"},
+			"port 90, hostname \"\": the same workloads serve listener l of Gateway infra/g, which is older"},
 		"a port of the proxy": {gateway("istio", "{name: l, port: 15021, protocol: HTTP}"),
 			"ListenerNotServed Gateway.gateway.networking.k8s.io infra/g spec.listeners[0]", "the proxy itself has it"},
 		"a Secret that is not there": {gateway("istio", "{name: l, port: 443, protocol: HTTPS, tls: {certificateRefs: [{name: gone}]}}"),

@@ -46,6 +46,8 @@ type Config struct {
 	Domain string
 	// Settings replaces the mesh configuration of the objects; nil takes that of the ConfigMap, else the defaults.
 	Settings *mesh.MeshConfig
+	// MultiTenant is true if the mesh has tenants; else a config-watcher among the objects says whether it does.
+	MultiTenant bool
 	// Now is the time with which the dates of certificates are compared.
 	Now time.Time
 	// Partial is true if kinds without any object may exist elsewhere, as with files alone: then no message says that

@@ -10,6 +10,7 @@ import (
 
 	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/config-watcher/internal/analysis/finding"
+	"fairlead.dev/services/config-watcher/internal/analysis/hostpattern"
 	"fairlead.dev/services/config-watcher/internal/analysis/running"
 	"fairlead.dev/services/config-watcher/internal/normalise"
 )
@@ -245,25 +246,10 @@ func servesHost(g *Object, body *networking.Gateway, namespace, host string) boo
 			if ns == "." {
 				ns = g.Key.Namespace
 			}
-			if (ns == "*" || ns == namespace) && overlap(of, host) {
+			if _, common := hostpattern.Narrower(of, host); common && (ns == "*" || ns == namespace) {
 				return true
 			}
 		}
-	}
-	return false
-}
-
-// overlap reports whether a name fits two hosts, each of which may be a wildcard.
-func overlap(a, b string) bool {
-	switch {
-	case a == b, a == "*", b == "*":
-		return true
-	case strings.HasPrefix(a, "*") && strings.HasPrefix(b, "*"):
-		return strings.HasSuffix(a, b[1:]) || strings.HasSuffix(b, a[1:])
-	case strings.HasPrefix(a, "*"):
-		return strings.HasSuffix(b, a[1:])
-	case strings.HasPrefix(b, "*"):
-		return strings.HasSuffix(a, b[1:])
 	}
 	return false
 }

@@ -187,7 +187,11 @@ func Beyond(t *rapid.T) *object.Object {
 			}
 		})
 	}
-	switch pick(t, "beyond", "BackendTLSPolicy", "ConfigMap", "Gateway", "CredentialState", "ServiceEntry", "HTTPRoute") {
+	switch pick(t, "beyond", "BackendTLSPolicy", "ConfigMap", "Gateway", "CredentialState", "ServiceEntry", "HTTPRoute", "Service") {
+	case "Service":
+		return drawn(t, "", "Service", ns, pick(t, "name", "k", "l"), &corev1.Service{Spec: corev1.ServiceSpec{
+			Selector: map[string]string{"app": pick(t, "app", "k", "l")}, Ports: []corev1.ServicePort{{Port: pick(t, "port", ports...)}},
+		}})
 	case "ServiceEntry":
 		return drawn(t, "networking.istio.io", "ServiceEntry", ns, pick(t, "name", "k", "l"), &networking.ServiceEntry{
 			Hosts: some(t, "hosts", 1, 2, func(int) string { return pick(t, "host", "k.com", "l.com") }),

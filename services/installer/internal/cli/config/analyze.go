@@ -69,6 +69,8 @@ Exit codes, as of istioctl analyze: 0 nothing as bad as --failure-threshold, 65 
 	fs.Var(&f.show, "output-threshold", "severity from which on messages are printed")
 	fs.StringVar(&f.MeshConfigFile, "mesh-config-file", "", "file with the mesh configuration, in place of the ConfigMap's")
 	fs.StringVar(&f.MeshConfigFile, "meshConfigFile", "", "istioctl's name of --mesh-config-file")
+	fs.BoolVar(&f.MultiTenant, "multi-tenant", false,
+		"the mesh has tenants; without the flag, a config-watcher of the control plane among the objects says whether it has")
 	fs.StringArrayVarP(&f.Suppress, "suppress", "S", nil,
 		"`CODE=KIND NAME.NAMESPACE` whose messages are left out; * stands for any text; may be repeated")
 	fs.BoolVar(&f.IgnoreUnknown, "ignore-unknown", false, "do not fail for text that is no object")

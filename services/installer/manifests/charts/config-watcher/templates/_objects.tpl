@@ -232,14 +232,16 @@ subjects:
     name: {{ .account }}
     namespace: {{ $ns }}
 {{- end }}
+{{- $mesh := .root.Values.meshConfig | default dict }}
+{{- range $in := list $ns (dig "rootNamespace" "" $mesh | default $ns) | uniq }}
 ---
 # The mesh's settings, and what Gateways of a class have in common, by label.
 apiVersion: rbac.authorization.k8s.io/v1
 kind: Role
 metadata:
   name: config-watcher{{ $suffix }}
-  namespace: {{ $ns }}
-  labels: {{- include "fairlead.labels" (list .root "config-watcher") | nindent 4 }}
+  namespace: {{ $in }}
+  labels: {{- include "fairlead.labels" (list $.root "config-watcher") | nindent 4 }}
 rules:
   - apiGroups: [""]
     resources: [configmaps]
@@ -249,16 +251,17 @@ apiVersion: rbac.authorization.k8s.io/v1
 kind: RoleBinding
 metadata:
   name: config-watcher{{ $suffix }}
-  namespace: {{ $ns }}
-  labels: {{- include "fairlead.labels" (list .root "config-watcher") | nindent 4 }}
+  namespace: {{ $in }}
+  labels: {{- include "fairlead.labels" (list $.root "config-watcher") | nindent 4 }}
 roleRef:
   apiGroup: rbac.authorization.k8s.io
   kind: Role
   name: config-watcher{{ $suffix }}
 subjects:
   - kind: ServiceAccount
-    name: {{ .account }}
+    name: {{ $.account }}
     namespace: {{ $ns }}
+{{- end }}
 {{- end }}
 
 {{/* Bindings of a ClusterRole to config-watcher: dict root, account, role, namespaces ("*" is every one; none if the keeper binds). */}}
