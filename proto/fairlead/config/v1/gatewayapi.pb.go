@@ -630,8 +630,11 @@ type AttachedRule struct {
 	PrefixRedirect *string `protobuf:"bytes,5,opt,name=prefix_redirect,json=prefixRedirect,proto3,oneof" json:"prefix_redirect,omitempty"`
 	// prefix_rewrite does so in what is sent to the destination.
 	PrefixRewrite *string `protobuf:"bytes,6,opt,name=prefix_rewrite,json=prefixRewrite,proto3,oneof" json:"prefix_rewrite,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	// backend_rewrites are the rewrites of single destinations of http, which has none itself then. Each destination
+	// occurs once at most.
+	BackendRewrites []*BackendRewrite `protobuf:"bytes,7,rep,name=backend_rewrites,json=backendRewrites,proto3" json:"backend_rewrites,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *AttachedRule) Reset() {
@@ -706,6 +709,77 @@ func (x *AttachedRule) GetPrefixRewrite() string {
 	return ""
 }
 
+func (x *AttachedRule) GetBackendRewrites() []*BackendRewrite {
+	if x != nil {
+		return x.BackendRewrites
+	}
+	return nil
+}
+
+// BackendRewrite is the rewrite of requests to one destination of a rule.
+type BackendRewrite struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// destination is its index among the destinations of http.
+	Destination uint32 `protobuf:"varint,1,opt,name=destination,proto3" json:"destination,omitempty"`
+	// rewrite is an istio.networking.v1alpha3.HTTPRewrite.
+	Rewrite *anypb.Any `protobuf:"bytes,2,opt,name=rewrite,proto3" json:"rewrite,omitempty"`
+	// prefix_rewrite is that of the rule for requests to the destination.
+	PrefixRewrite *string `protobuf:"bytes,3,opt,name=prefix_rewrite,json=prefixRewrite,proto3,oneof" json:"prefix_rewrite,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BackendRewrite) Reset() {
+	*x = BackendRewrite{}
+	mi := &file_fairlead_config_v1_gatewayapi_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BackendRewrite) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BackendRewrite) ProtoMessage() {}
+
+func (x *BackendRewrite) ProtoReflect() protoreflect.Message {
+	mi := &file_fairlead_config_v1_gatewayapi_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BackendRewrite.ProtoReflect.Descriptor instead.
+func (*BackendRewrite) Descriptor() ([]byte, []int) {
+	return file_fairlead_config_v1_gatewayapi_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *BackendRewrite) GetDestination() uint32 {
+	if x != nil {
+		return x.Destination
+	}
+	return 0
+}
+
+func (x *BackendRewrite) GetRewrite() *anypb.Any {
+	if x != nil {
+		return x.Rewrite
+	}
+	return nil
+}
+
+func (x *BackendRewrite) GetPrefixRewrite() string {
+	if x != nil && x.PrefixRewrite != nil {
+		return *x.PrefixRewrite
+	}
+	return ""
+}
+
 // RuleMatch is a match of a rule with its place among all matches of a host.
 type RuleMatch struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -722,7 +796,7 @@ type RuleMatch struct {
 
 func (x *RuleMatch) Reset() {
 	*x = RuleMatch{}
-	mi := &file_fairlead_config_v1_gatewayapi_proto_msgTypes[8]
+	mi := &file_fairlead_config_v1_gatewayapi_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -734,7 +808,7 @@ func (x *RuleMatch) String() string {
 func (*RuleMatch) ProtoMessage() {}
 
 func (x *RuleMatch) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_gatewayapi_proto_msgTypes[8]
+	mi := &file_fairlead_config_v1_gatewayapi_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -747,7 +821,7 @@ func (x *RuleMatch) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RuleMatch.ProtoReflect.Descriptor instead.
 func (*RuleMatch) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_gatewayapi_proto_rawDescGZIP(), []int{8}
+	return file_fairlead_config_v1_gatewayapi_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *RuleMatch) GetRank() []byte {
@@ -786,7 +860,7 @@ type AttachedDestination struct {
 
 func (x *AttachedDestination) Reset() {
 	*x = AttachedDestination{}
-	mi := &file_fairlead_config_v1_gatewayapi_proto_msgTypes[9]
+	mi := &file_fairlead_config_v1_gatewayapi_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -798,7 +872,7 @@ func (x *AttachedDestination) String() string {
 func (*AttachedDestination) ProtoMessage() {}
 
 func (x *AttachedDestination) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_gatewayapi_proto_msgTypes[9]
+	mi := &file_fairlead_config_v1_gatewayapi_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -811,7 +885,7 @@ func (x *AttachedDestination) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AttachedDestination.ProtoReflect.Descriptor instead.
 func (*AttachedDestination) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_gatewayapi_proto_rawDescGZIP(), []int{9}
+	return file_fairlead_config_v1_gatewayapi_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *AttachedDestination) GetHostname() string {
@@ -857,7 +931,7 @@ type BackendTLS struct {
 
 func (x *BackendTLS) Reset() {
 	*x = BackendTLS{}
-	mi := &file_fairlead_config_v1_gatewayapi_proto_msgTypes[10]
+	mi := &file_fairlead_config_v1_gatewayapi_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -869,7 +943,7 @@ func (x *BackendTLS) String() string {
 func (*BackendTLS) ProtoMessage() {}
 
 func (x *BackendTLS) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_gatewayapi_proto_msgTypes[10]
+	mi := &file_fairlead_config_v1_gatewayapi_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -882,7 +956,7 @@ func (x *BackendTLS) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackendTLS.ProtoReflect.Descriptor instead.
 func (*BackendTLS) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_gatewayapi_proto_rawDescGZIP(), []int{10}
+	return file_fairlead_config_v1_gatewayapi_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *BackendTLS) GetTargets() []*BackendTLSTarget {
@@ -940,7 +1014,7 @@ type BackendTLSTarget struct {
 
 func (x *BackendTLSTarget) Reset() {
 	*x = BackendTLSTarget{}
-	mi := &file_fairlead_config_v1_gatewayapi_proto_msgTypes[11]
+	mi := &file_fairlead_config_v1_gatewayapi_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -952,7 +1026,7 @@ func (x *BackendTLSTarget) String() string {
 func (*BackendTLSTarget) ProtoMessage() {}
 
 func (x *BackendTLSTarget) ProtoReflect() protoreflect.Message {
-	mi := &file_fairlead_config_v1_gatewayapi_proto_msgTypes[11]
+	mi := &file_fairlead_config_v1_gatewayapi_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -965,7 +1039,7 @@ func (x *BackendTLSTarget) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BackendTLSTarget.ProtoReflect.Descriptor instead.
 func (*BackendTLSTarget) Descriptor() ([]byte, []int) {
-	return file_fairlead_config_v1_gatewayapi_proto_rawDescGZIP(), []int{11}
+	return file_fairlead_config_v1_gatewayapi_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *BackendTLSTarget) GetHostname() string {
@@ -1026,15 +1100,21 @@ const file_fairlead_config_v1_gatewayapi_proto_rawDesc = "" +
 	"\bhostname\x18\x01 \x01(\tR\bhostname\x12\x12\n" +
 	"\x04port\x18\x02 \x01(\rR\x04port\x12)\n" +
 	"\x10client_namespace\x18\x03 \x01(\tR\x0fclientNamespace\x12!\n" +
-	"\fserver_names\x18\x04 \x03(\tR\vserverNames\"\xd3\x02\n" +
+	"\fserver_names\x18\x04 \x03(\tR\vserverNames\"\xa2\x03\n" +
 	"\fAttachedRule\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x127\n" +
 	"\amatches\x18\x02 \x03(\v2\x1d.fairlead.config.v1.RuleMatchR\amatches\x12(\n" +
 	"\x04http\x18\x03 \x01(\v2\x14.google.protobuf.AnyR\x04http\x12K\n" +
 	"\fdestinations\x18\x04 \x03(\v2'.fairlead.config.v1.AttachedDestinationR\fdestinations\x12,\n" +
 	"\x0fprefix_redirect\x18\x05 \x01(\tH\x00R\x0eprefixRedirect\x88\x01\x01\x12*\n" +
-	"\x0eprefix_rewrite\x18\x06 \x01(\tH\x01R\rprefixRewrite\x88\x01\x01B\x12\n" +
+	"\x0eprefix_rewrite\x18\x06 \x01(\tH\x01R\rprefixRewrite\x88\x01\x01\x12M\n" +
+	"\x10backend_rewrites\x18\a \x03(\v2\".fairlead.config.v1.BackendRewriteR\x0fbackendRewritesB\x12\n" +
 	"\x10_prefix_redirectB\x11\n" +
+	"\x0f_prefix_rewrite\"\xa1\x01\n" +
+	"\x0eBackendRewrite\x12 \n" +
+	"\vdestination\x18\x01 \x01(\rR\vdestination\x12.\n" +
+	"\arewrite\x18\x02 \x01(\v2\x14.google.protobuf.AnyR\arewrite\x12*\n" +
+	"\x0eprefix_rewrite\x18\x03 \x01(\tH\x00R\rprefixRewrite\x88\x01\x01B\x11\n" +
 	"\x0f_prefix_rewrite\"p\n" +
 	"\tRuleMatch\x12\x12\n" +
 	"\x04rank\x18\x01 \x01(\fR\x04rank\x12*\n" +
@@ -1076,7 +1156,7 @@ func file_fairlead_config_v1_gatewayapi_proto_rawDescGZIP() []byte {
 }
 
 var file_fairlead_config_v1_gatewayapi_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_fairlead_config_v1_gatewayapi_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_fairlead_config_v1_gatewayapi_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
 var file_fairlead_config_v1_gatewayapi_proto_goTypes = []any{
 	(ListenerProtocol)(0),       // 0: fairlead.config.v1.ListenerProtocol
 	(*GatewayListeners)(nil),    // 1: fairlead.config.v1.GatewayListeners
@@ -1087,33 +1167,36 @@ var file_fairlead_config_v1_gatewayapi_proto_goTypes = []any{
 	(*AttachedHost)(nil),        // 6: fairlead.config.v1.AttachedHost
 	(*ServiceAttachment)(nil),   // 7: fairlead.config.v1.ServiceAttachment
 	(*AttachedRule)(nil),        // 8: fairlead.config.v1.AttachedRule
-	(*RuleMatch)(nil),           // 9: fairlead.config.v1.RuleMatch
-	(*AttachedDestination)(nil), // 10: fairlead.config.v1.AttachedDestination
-	(*BackendTLS)(nil),          // 11: fairlead.config.v1.BackendTLS
-	(*BackendTLSTarget)(nil),    // 12: fairlead.config.v1.BackendTLSTarget
-	nil,                         // 13: fairlead.config.v1.WorkloadSelection.LabelsEntry
-	(*anypb.Any)(nil),           // 14: google.protobuf.Any
+	(*BackendRewrite)(nil),      // 9: fairlead.config.v1.BackendRewrite
+	(*RuleMatch)(nil),           // 10: fairlead.config.v1.RuleMatch
+	(*AttachedDestination)(nil), // 11: fairlead.config.v1.AttachedDestination
+	(*BackendTLS)(nil),          // 12: fairlead.config.v1.BackendTLS
+	(*BackendTLSTarget)(nil),    // 13: fairlead.config.v1.BackendTLSTarget
+	nil,                         // 14: fairlead.config.v1.WorkloadSelection.LabelsEntry
+	(*anypb.Any)(nil),           // 15: google.protobuf.Any
 }
 var file_fairlead_config_v1_gatewayapi_proto_depIdxs = []int32{
 	2,  // 0: fairlead.config.v1.GatewayListeners.selections:type_name -> fairlead.config.v1.WorkloadSelection
 	3,  // 1: fairlead.config.v1.GatewayListeners.listeners:type_name -> fairlead.config.v1.GatewayListener
-	13, // 2: fairlead.config.v1.WorkloadSelection.labels:type_name -> fairlead.config.v1.WorkloadSelection.LabelsEntry
+	14, // 2: fairlead.config.v1.WorkloadSelection.labels:type_name -> fairlead.config.v1.WorkloadSelection.LabelsEntry
 	0,  // 3: fairlead.config.v1.GatewayListener.protocol:type_name -> fairlead.config.v1.ListenerProtocol
-	14, // 4: fairlead.config.v1.GatewayListener.tls:type_name -> google.protobuf.Any
+	15, // 4: fairlead.config.v1.GatewayListener.tls:type_name -> google.protobuf.Any
 	5,  // 5: fairlead.config.v1.AttachedRoute.listeners:type_name -> fairlead.config.v1.ListenerAttachment
 	7,  // 6: fairlead.config.v1.AttachedRoute.services:type_name -> fairlead.config.v1.ServiceAttachment
 	8,  // 7: fairlead.config.v1.AttachedRoute.rules:type_name -> fairlead.config.v1.AttachedRule
 	6,  // 8: fairlead.config.v1.ListenerAttachment.hosts:type_name -> fairlead.config.v1.AttachedHost
-	9,  // 9: fairlead.config.v1.AttachedRule.matches:type_name -> fairlead.config.v1.RuleMatch
-	14, // 10: fairlead.config.v1.AttachedRule.http:type_name -> google.protobuf.Any
-	10, // 11: fairlead.config.v1.AttachedRule.destinations:type_name -> fairlead.config.v1.AttachedDestination
-	14, // 12: fairlead.config.v1.RuleMatch.match:type_name -> google.protobuf.Any
-	12, // 13: fairlead.config.v1.BackendTLS.targets:type_name -> fairlead.config.v1.BackendTLSTarget
-	14, // [14:14] is the sub-list for method output_type
-	14, // [14:14] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	10, // 9: fairlead.config.v1.AttachedRule.matches:type_name -> fairlead.config.v1.RuleMatch
+	15, // 10: fairlead.config.v1.AttachedRule.http:type_name -> google.protobuf.Any
+	11, // 11: fairlead.config.v1.AttachedRule.destinations:type_name -> fairlead.config.v1.AttachedDestination
+	9,  // 12: fairlead.config.v1.AttachedRule.backend_rewrites:type_name -> fairlead.config.v1.BackendRewrite
+	15, // 13: fairlead.config.v1.BackendRewrite.rewrite:type_name -> google.protobuf.Any
+	15, // 14: fairlead.config.v1.RuleMatch.match:type_name -> google.protobuf.Any
+	13, // 15: fairlead.config.v1.BackendTLS.targets:type_name -> fairlead.config.v1.BackendTLSTarget
+	16, // [16:16] is the sub-list for method output_type
+	16, // [16:16] is the sub-list for method input_type
+	16, // [16:16] is the sub-list for extension type_name
+	16, // [16:16] is the sub-list for extension extendee
+	0,  // [0:16] is the sub-list for field type_name
 }
 
 func init() { file_fairlead_config_v1_gatewayapi_proto_init() }
@@ -1122,13 +1205,14 @@ func file_fairlead_config_v1_gatewayapi_proto_init() {
 		return
 	}
 	file_fairlead_config_v1_gatewayapi_proto_msgTypes[7].OneofWrappers = []any{}
+	file_fairlead_config_v1_gatewayapi_proto_msgTypes[8].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_fairlead_config_v1_gatewayapi_proto_rawDesc), len(file_fairlead_config_v1_gatewayapi_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   13,
+			NumMessages:   14,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -72,6 +72,8 @@ type AttachedRule struct {
 	HTTP *networking.HTTPRoute
 	// Requests has the match of each of Matches; nil for one that matches everything.
 	Requests []*networking.HTTPMatchRequest
+	// Rewrites has the rewrite of each of BackendRewrites.
+	Rewrites []*networking.HTTPRewrite
 }
 
 // HostRoute is a route that serves a domain at a listener.
@@ -118,6 +120,13 @@ func decodeAttachedRoute(e *entry, r *configv1.Resource) (any, error) {
 			if err := unpack(in.GetHttp(), rule.HTTP); err != nil {
 				return nil, fmt.Errorf("rules[%d].http: %w", i, err)
 			}
+		}
+		for j, own := range in.GetBackendRewrites() {
+			rewrite := &networking.HTTPRewrite{}
+			if err := unpack(own.GetRewrite(), rewrite); err != nil {
+				return nil, fmt.Errorf("rules[%d].backend_rewrites[%d]: %w", i, j, err)
+			}
+			rule.Rewrites = append(rule.Rewrites, rewrite)
 		}
 		for j, m := range in.GetMatches() {
 			if m.GetMatch() == nil {

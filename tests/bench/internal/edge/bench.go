@@ -74,6 +74,8 @@ type Figures struct {
 	BytesPerChurn   int64
 	Sent, Failed    int64
 	Changes         int
+
+	held recorded
 }
 
 // Load creates the Gateway with its routes, and starts the application until ctx ends. The definitions are directories
@@ -103,8 +105,9 @@ func (b *Bench) Load(ctx context.Context, definitions ...string) error {
 	return b.API.CreateHTTPRoutes(ctx, 0, Routes)
 }
 
-// Measure starts a contender, measures it with an Envoy whose files are in dir, and stops it.
-func (b *Bench) Measure(ctx context.Context, dir string, start func() (*contender.Contender, error)) (*Figures, error) {
+// Measure starts a contender, measures it with an Envoy whose files are in dir, and stops it. With keep, what the
+// contender has for Envoy is recorded for Alone.
+func (b *Bench) Measure(ctx context.Context, dir string, keep bool, start func() (*contender.Contender, error)) (*Figures, error) {
 	f := &Figures{}
 	began := time.Now()
 	c, err := start()
@@ -130,6 +133,11 @@ func (b *Bench) Measure(ctx context.Context, dir string, start func() (*contende
 	}
 	if f.Memory, err = c.Memory(); err != nil {
 		return nil, err
+	}
+	if keep {
+		if f.held, err = record(ctx, c.Address); err != nil {
+			return nil, fmt.Errorf("what %s has for Envoy: %w", c.Name, err)
+		}
 	}
 	fmt.Fprintf(b.Log, "# %s: ready after %s with %s of CPU, Envoy has its routes %s later, then %s\n", c.Name, short(f.Ready),
 		short(f.ReadyCPU), short(f.Configured), c.Held())

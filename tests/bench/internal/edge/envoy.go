@@ -4,6 +4,7 @@ package edge
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net"
 	"os"
@@ -22,10 +23,9 @@ import (
 // bootstrap is that of an Envoy which has everything else from a control plane, over a plaintext port.
 const bootstrap = `
 node:
-  id: router~%[1]s~%[2]s.%[2]s~%[2]s.svc.cluster.local
+  id: %[1]s
   cluster: %[2]s
-  metadata: {NAME: %[2]s, NAMESPACE: %[2]s, SERVICE_ACCOUNT: default, INSTANCE_IPS: %[1]s, CLUSTER_ID: Kubernetes,
-    ISTIO_VERSION: 1.31.1, LABELS: {gateway: %[2]s}}
+  metadata: %[7]s
 admin: {address: {socket_address: {address: %[3]s, port_value: %[4]s}}}
 dynamic_resources:
   ads_config: {api_type: DELTA_GRPC, transport_api_version: V3, grpc_services: [{envoy_grpc: {cluster_name: xds}}]}
@@ -43,6 +43,14 @@ static_resources:
       cluster_name: xds
       endpoints: [{lb_endpoints: [{endpoint: {address: {socket_address: {address: %[5]s, port_value: %[6]s}}}}]}]
 `
+
+// nodeID and nodeMetadata are what the proxy of kube.Edge says of itself.
+const nodeID = "router~" + kube.EdgeAddress + "~" + kube.EdgeName + "." + kube.EdgeName + "~" + kube.EdgeName + ".svc.cluster.local"
+
+var nodeMetadata = map[string]any{
+	"NAME": kube.EdgeName, "NAMESPACE": kube.EdgeName, "SERVICE_ACCOUNT": "default", "INSTANCE_IPS": kube.EdgeAddress,
+	"CLUSTER_ID": "Kubernetes", "ISTIO_VERSION": "1.31.1", "LABELS": map[string]any{"gateway": kube.EdgeName},
+}
 
 // Envoy is the proxy of kube.Edge.
 type Envoy struct {
@@ -66,7 +74,11 @@ func StartEnvoy(binary, dir, controlPlane string, on *unix.CPUSet) (*Envoy, erro
 		return nil, err
 	}
 	file, log := filepath.Join(dir, "envoy.yaml"), filepath.Join(dir, "envoy.log")
-	config := fmt.Appendf(nil, bootstrap, kube.EdgeAddress, kube.EdgeName, adminHost, adminPort, host, port)
+	metadata, err := json.Marshal(nodeMetadata)
+	if err != nil {
+		return nil, err
+	}
+	config := fmt.Appendf(nil, bootstrap, nodeID, kube.EdgeName, adminHost, adminPort, host, port, metadata)
 	if err := os.WriteFile(file, config, 0o600); err != nil {
 		return nil, err
 	}

@@ -40,16 +40,21 @@ func (l *lab) gateway(ctx context.Context, t *table) error {
 	if err := b.Load(ctx, l.Definitions, filepath.Join(filepath.Dir(l.Definitions), "gateway-api", "standard")); err != nil {
 		return err
 	}
-	ours, err := b.Measure(ctx, dir, func() (*contend.Contender, error) { return contend.Fairlead(ctx, l.services, b.API.Kubeconfig) })
+	ours, err := b.Measure(ctx, dir, true, func() (*contend.Contender, error) { return contend.Fairlead(ctx, l.services, b.API.Kubeconfig) })
 	if err != nil {
 		return fmt.Errorf("fairlead: %w", err)
 	}
-	theirs, err := b.Measure(ctx, dir, func() (*contend.Contender, error) {
+	added, removed, err := b.Alone(ctx, dir, ours)
+	if err != nil {
+		return err
+	}
+	theirs, err := b.Measure(ctx, dir, false, func() (*contend.Contender, error) {
 		return contend.Istiod(ctx, b.API, istio, dir, &l.cores.Server, istiodForStockEnvoy...)
 	})
 	if err != nil {
 		return fmt.Errorf("istiod: %w", err)
 	}
 	gatewayLines(t, b.Lasts, ours, theirs)
+	aloneLines(t, added, removed)
 	return nil
 }

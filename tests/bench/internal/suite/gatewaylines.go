@@ -63,3 +63,16 @@ func gatewayLines(t *table, lasts time.Duration, o, i *edge.Figures) {
 		float64(i.BytesPerChurn), "", none)
 	memory("churn/memory", churn+": memory after it", o.Churned.Resident, i.Churned.Resident)
 }
+
+// aloneLines are the figures of Envoy without a control plane.
+func aloneLines(t *table, added, removed *edge.Change) {
+	for _, k := range []struct {
+		id, what string
+		c        *edge.Change
+	}{{"added", "a route is added", added}, {"removed", "one is removed", removed}} {
+		what := "Envoy alone, told the same by a server that computes nothing: " + k.what
+		t.add(line{id: "gateway/alone/" + k.id + "/p99", what: what + ": p99", figure: ms(percentile(k.c.Delays, 0.99))})
+		t.add(line{id: "gateway/alone/" + k.id + "/p50", what: what + ": median", figure: ms(percentile(k.c.Delays, 0.5))})
+		t.add(line{id: "gateway/alone/" + k.id + "/cpu", what: what + ": CPU of Envoy", figure: ms(k.c.CPU)})
+	}
+}

@@ -11,6 +11,9 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 	networking "istio.io/api/networking/v1alpha3"
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
+
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
+	"fairlead.dev/services/config-watcher/internal/resource"
 )
 
 // filter applies a filter of a rule.
@@ -30,13 +33,30 @@ func (b *body) filter(f *gatewayv1.HTTPRouteFilter) *Problem {
 	}
 }
 
-// backendFilter applies a filter of a backend. Where there is only one, its rewrite is that of the rule: Istio's API
-// has none for a destination.
-func (b *body) backendFilter(d *networking.HTTPRouteDestination, f *gatewayv1.HTTPRouteFilter, only bool) *Problem {
-	if f.Type == gatewayv1.HTTPRouteFilterURLRewrite && f.URLRewrite != nil && only && b.Rewrite == nil {
+// backendFilter applies a filter of a backend. Istio's API has no rewrite for a destination: it is put into own, or is
+// that of the rule if there is no other backend.
+func (b *body) backendFilter(d *networking.HTTPRouteDestination, own *configv1.BackendRewrite, f *gatewayv1.HTTPRouteFilter,
+	only bool,
+) *Problem {
+	if f.Type != gatewayv1.HTTPRouteFilterURLRewrite || f.URLRewrite == nil {
+		return modify(&d.Headers, f, "put it on the rule")
+	}
+	if b.Rewrite != nil {
+		return unsupported("filter %s of a backend is not supported where the rule has one; remove one of them", f.Type)
+	}
+	if only {
 		return b.rewrite(f.URLRewrite)
 	}
-	return modify(&d.Headers, f, "put it on the rule")
+	rewrite, prefix, p := rewriteOf(f.URLRewrite)
+	if p != nil {
+		return p
+	}
+	var err error
+	if own.Rewrite, err = resource.Any(rewrite); err != nil {
+		return unsupported("filter %s cannot be encoded: %v", f.Type, err)
+	}
+	own.PrefixRewrite = prefix
+	return nil
 }
 
 // modify applies a filter that changes headers. Others are a problem.
@@ -133,17 +153,22 @@ func pathModifier(in *gatewayv1.HTTPPathModifier) (full, replaced *string, p *Pr
 	return nil, nil, nil
 }
 
-func (b *body) rewrite(in *gatewayv1.HTTPURLRewriteFilter) *Problem {
-	b.Rewrite = &networking.HTTPRewrite{}
-	if in.Hostname != nil {
-		b.Rewrite.Authority = string(*in.Hostname)
-	}
-	full, replaced, p := pathModifier(in.Path)
-	if full != nil {
-		b.Rewrite.UriRegexRewrite = &networking.RegexRewrite{Match: "/.*", Rewrite: strings.ReplaceAll(*full, `\`, `\\`)}
-	}
-	b.rule.PrefixRewrite = replaced
+func (b *body) rewrite(in *gatewayv1.HTTPURLRewriteFilter) (p *Problem) {
+	b.Rewrite, b.rule.PrefixRewrite, p = rewriteOf(in)
 	return p
+}
+
+// rewriteOf returns what replaces host and path; prefix replaces the part that the match has matched, nil for none.
+func rewriteOf(in *gatewayv1.HTTPURLRewriteFilter) (out *networking.HTTPRewrite, prefix *string, p *Problem) {
+	out = &networking.HTTPRewrite{}
+	if in.Hostname != nil {
+		out.Authority = string(*in.Hostname)
+	}
+	full, prefix, p := pathModifier(in.Path)
+	if full != nil {
+		out.UriRegexRewrite = &networking.RegexRewrite{Match: "/.*", Rewrite: strings.ReplaceAll(*full, `\`, `\\`)}
+	}
+	return out, prefix, p
 }
 
 func (b *body) mirror(in *gatewayv1.HTTPRequestMirrorFilter) *Problem {

@@ -138,7 +138,7 @@ func (b *body) finish() (*configv1.AttachedRule, *Problem) {
 		return nil, b.problem
 	}
 	if b.problem != nil {
-		b.rule.PrefixRedirect, b.rule.PrefixRewrite = nil, nil
+		b.rule.PrefixRedirect, b.rule.PrefixRewrite, b.rule.BackendRewrites = nil, nil, nil
 		b.HTTPRoute = &networking.HTTPRoute{Name: b.Name, DirectResponse: &networking.HTTPDirectResponse{Status: b.failure}}
 	}
 	packed, err := resource.Any(b.HTTPRoute)
@@ -156,8 +156,9 @@ func (b *body) destinations(refs []gatewayv1.HTTPBackendRef) {
 		ref := &refs[i]
 		host, port, ok := b.backends(&ref.BackendObjectReference)
 		d := &networking.HTTPRouteDestination{Weight: Weight(&ref.BackendRef)}
+		own := &configv1.BackendRewrite{}
 		for j := range ref.Filters {
-			b.found(b.backendFilter(d, &ref.Filters[j], len(refs) == 1))
+			b.found(b.backendFilter(d, own, &ref.Filters[j], len(refs) == 1))
 		}
 		if d.Weight == 0 {
 			continue
@@ -168,14 +169,19 @@ func (b *body) destinations(refs []gatewayv1.HTTPBackendRef) {
 		} else {
 			d.Destination = &networking.Destination{Host: contract.UnresolvedBackend}
 		}
+		if own.GetRewrite() != nil {
+			own.Destination = uint32(len(b.Route)) //nolint:gosec // few
+			b.rule.BackendRewrites = append(b.rule.BackendRewrites, own)
+		}
 		b.Route = append(b.Route, d)
 	}
 	switch {
 	case b.Redirect != nil:
-		b.Route = nil
+		b.Route, b.rule.BackendRewrites = nil, nil
 	case !reachable:
 		b.DirectResponse = &networking.HTTPDirectResponse{Status: b.failure}
-		b.Route, b.Rewrite, b.Mirrors, b.Timeout, b.Retries, b.rule.PrefixRewrite = nil, nil, nil, nil, nil, nil
+		b.Route, b.Rewrite, b.Mirrors, b.Timeout, b.Retries = nil, nil, nil, nil, nil
+		b.rule.PrefixRewrite, b.rule.BackendRewrites = nil, nil
 	}
 }
 

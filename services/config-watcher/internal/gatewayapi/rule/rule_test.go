@@ -1,6 +1,8 @@
 package rule_test
 
 import (
+	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -100,7 +102,17 @@ func TestHTTP(t *testing.T) {
 		},
 		"rewrite of a backend": {
 			rule: "backendRefs: [{name: b, port: 81}, {name: a, port: 80, filters: [{type: URLRewrite, urlRewrite: {hostname: x}}]}]", matches: "{}",
-			body: `{"directResponse":{"status":500}}`, problem: "filter URLRewrite is not supported here",
+			body: `{"route":[{"destination":{"host":"b.host","port":{"number":81}},"weight":1},{"destination":{"host":"a.host","port":{"number":80}},"weight":1}]}`,
+		},
+		"rewrite of a backend and of the rule": {
+			rule: "filters: [{type: URLRewrite, urlRewrite: {hostname: y}}]\nbackendRefs: [{name: b, port: 81}, {name: a, port: 80, " +
+				"filters: [{type: URLRewrite, urlRewrite: {hostname: x}}]}]", matches: "{}",
+			body: `{"directResponse":{"status":500}}`, problem: "where the rule has one; remove one of them",
+		},
+		"redirect with a rewrite of a backend": {
+			rule: "filters: [{type: RequestRedirect, requestRedirect: {scheme: https}}]\nbackendRefs: [{name: b, port: 81}, {name: a, " +
+				"port: 80, filters: [{type: URLRewrite, urlRewrite: {hostname: x}}]}]", matches: "{}",
+			body: `{"redirect":{"derivePort":"FROM_PROTOCOL_DEFAULT","scheme":"https","redirectCode":302}}`,
 		},
 		"redirect": {
 			rule: "filters: [{type: RequestRedirect, requestRedirect: {hostname: x.com, statusCode: 301}}]", matches: "{}",
@@ -174,6 +186,36 @@ func TestHTTP(t *testing.T) {
 				t.Errorf("incompatible: %v", problem.Incompatible)
 			}
 		})
+	}
+}
+
+// The rewrite of each of several backends is told apart from that of the rule; a backend without weight has none.
+func TestRewritesOfBackends(t *testing.T) {
+	in := &gatewayv1.HTTPRouteRule{}
+	if err := yaml.UnmarshalStrict([]byte(`
+backendRefs:
+- {name: a, port: 80, weight: 0, filters: [{type: URLRewrite, urlRewrite: {hostname: never}}]}
+- {name: b, port: 81}
+- {name: a, port: 80, filters: [{type: URLRewrite, urlRewrite: {hostname: x, path: {type: ReplacePrefixMatch, replacePrefixMatch: /p}}}]}
+- {name: gone, port: 80, filters: [{type: URLRewrite, urlRewrite: {path: {type: ReplaceFullPath, replaceFullPath: /f}}}]}
+`), in); err != nil {
+		t.Fatal(err)
+	}
+	got, problem := rule.HTTP(&routerank.Route{Kind: "HTTPRoute"}, 0, in, backends)
+	if problem != nil {
+		t.Fatal(problem.Message)
+	}
+	var all []string
+	for _, own := range got.GetBackendRewrites() {
+		rewrite := &networking.HTTPRewrite{}
+		if err := own.GetRewrite().UnmarshalTo(rewrite); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, fmt.Sprintf("%d: %s %s %s", own.GetDestination(), rewrite.GetAuthority(), rewrite.GetUriRegexRewrite().GetRewrite(),
+			own.GetPrefixRewrite()))
+	}
+	if want := []string{"1: x  /p", "2:  /f "}; !slices.Equal(all, want) || got.PrefixRewrite != nil {
+		t.Errorf("got %q, want %q", all, want)
 	}
 }
 

@@ -9,11 +9,14 @@ import (
 	"slices"
 	"strings"
 
+	corev3 "github.com/envoyproxy/go-control-plane/envoy/config/core/v3"
 	routev3 "github.com/envoyproxy/go-control-plane/envoy/config/route/v3"
 	matcherv3 "github.com/envoyproxy/go-control-plane/envoy/type/matcher/v3"
+	typev3 "github.com/envoyproxy/go-control-plane/envoy/type/v3"
 	"google.golang.org/protobuf/proto"
 	networking "istio.io/api/networking/v1alpha3"
 
+	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/proto/fairlead/contract"
 	"fairlead.dev/services/xds-server/internal/mesh"
 	"fairlead.dev/services/xds-server/internal/plan"
@@ -28,6 +31,8 @@ type attachedMatch struct {
 	from  *mesh.AttachedRoute
 	rule  *mesh.AttachedRule
 	index int
+	// upTo limits the match to a part of the requests, those with the least random numbers; nil for all.
+	upTo *corev3.RuntimeFractionalPercent
 }
 
 // attached returns the routes of a virtual host with routes of the Gateway API: the matches of all rules, by rank, up
@@ -42,7 +47,8 @@ func (b *builder) attached(hosts []*mesh.HostRoute) ([]*routev3.Route, error) {
 		for i := range host.Rules {
 			rule := &host.Rules[i]
 			for j, m := range rule.GetMatches() {
-				matches = append(matches, attachedMatch{slices.Concat(host.Rank, m.GetRank()), host.AttachedRoute, rule, j})
+				whole := attachedMatch{rank: slices.Concat(host.Rank, m.GetRank()), from: host.AttachedRoute, rule: rule, index: j}
+				matches = append(matches, b.parts(whole)...)
 			}
 		}
 	}
@@ -58,6 +64,7 @@ func (b *builder) attached(hosts []*mesh.HostRoute) ([]*routev3.Route, error) {
 		if route == nil {
 			continue
 		}
+		route.Match.RuntimeFraction = m.upTo
 		for _, before := range []*routev3.Route{deadlineRoute(route), b.hostPortRoute(route)} {
 			if before != nil {
 				out = append(out, before)
@@ -72,6 +79,41 @@ func (b *builder) attached(hosts []*mesh.HostRoute) ([]*routev3.Route, error) {
 	}
 	return out, nil
 }
+
+// parts divides a match of a rule whose destinations have rewrites of their own, which Envoy has for routes alone: each
+// destination gets a route, which takes requests up to its share. Envoy draws one random number for a request, whatever
+// routes it compares, so that a route gets what is between the share of the one before and its own.
+func (b *builder) parts(m attachedMatch) []attachedMatch {
+	if len(m.rule.Rewrites) == 0 || b.withoutRewrites {
+		return []attachedMatch{m}
+	}
+	var all, sum uint64
+	for _, to := range m.rule.HTTP.GetRoute() {
+		all += uint64(to.GetWeight()) //nolint:gosec // not negative
+	}
+	var out []attachedMatch
+	for i, to := range m.rule.HTTP.GetRoute() {
+		http := proto.CloneOf(m.rule.HTTP)
+		http.Route = []*networking.HTTPRouteDestination{to}
+		rule := &configv1.AttachedRule{Name: m.rule.GetName(), Matches: m.rule.GetMatches()}
+		for j, own := range m.rule.GetBackendRewrites() {
+			if int(own.GetDestination()) == i {
+				http.Rewrite, rule.PrefixRewrite = m.rule.Rewrites[j], own.PrefixRewrite //nolint:protogetter // nil is none
+			}
+		}
+		part := m
+		part.rule = &mesh.AttachedRule{AttachedRule: rule, HTTP: http, Requests: m.rule.Requests}
+		if sum += uint64(to.GetWeight()); sum < all { //nolint:gosec // not negative
+			part.upTo = runtimeFraction(&typev3.FractionalPercent{
+				Numerator: uint32(sum * million / all), Denominator: typev3.FractionalPercent_MILLION, //nolint:gosec // less than a million
+			})
+		}
+		out = append(out, part)
+	}
+	return out
+}
+
+const million = 1_000_000
 
 // objectKind is the kind of a route without its API group.
 func objectKind(route *mesh.AttachedRoute) string {

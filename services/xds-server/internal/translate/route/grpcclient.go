@@ -32,6 +32,7 @@ func RoutesToHost(r *input.Reader, hostname string, port uint32) ([]*routev3.Rou
 
 func routesToHost(r *input.Reader, hostname string, port uint32) ([]*routev3.Route, error) {
 	b := newBuilder(r, port, contract.MeshGateway)
+	b.withoutRewrites = true
 	svc := r.FollowExternalName(hostname)
 	if spec := discovery.Port(svc, port); spec != nil {
 		host, err := b.service(r, svc, spec)

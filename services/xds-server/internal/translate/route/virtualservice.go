@@ -40,6 +40,8 @@ type builder struct {
 	secure bool
 	// domain is that of the virtual host if it has but one, without a wildcard; else "".
 	domain string
+	// withoutRewrites is true for clients that rewrite nothing.
+	withoutRewrites bool
 }
 
 // virtualService returns the routes of a VirtualService for this port, source and gateway, in order, up to the first
