@@ -66,8 +66,8 @@ repository.
 Definitions of the group fairlead.dev are Fairlead's own.
 END
 cat >"$out/gateway-api/NOTICE" <<END
-Definitions of the group gateway.networking.k8s.io are part of sigs.k8s.io/gateway-api $gateway_version
-(config/crd), Copyright The Kubernetes Authors. They are unchanged, but for one file a definition, and that those of the
-experimental channel have no descriptions. They are under the Apache License, Version 2.0, as Fairlead itself is; its
-text is in LICENSE at the root of this repository.
+Definitions of the groups gateway.networking.k8s.io and gateway.networking.x-k8s.io are part of
+sigs.k8s.io/gateway-api $gateway_version (config/crd), Copyright The Kubernetes Authors. They are unchanged, but for one file a
+definition, and that those of the experimental channel have no descriptions. They are under the Apache License, Version
+2.0, as Fairlead itself is; its text is in LICENSE at the root of this repository.
 END

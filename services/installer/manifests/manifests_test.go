@@ -201,7 +201,7 @@ func TestDefinitionsAreTheFiles(t *testing.T) {
 		}
 		var names []string
 		for _, o := range generate(t, pkg, "default", nil, set...).Objects {
-			if o.Kind() != "CustomResourceDefinition" || strings.HasSuffix(o.Name(), ".gateway.networking.k8s.io") != (set != nil) {
+			if o.Kind() != "CustomResourceDefinition" || strings.Contains(o.Name(), ".gateway.networking.") != (set != nil) {
 				continue
 			}
 			names = append(names, "charts/base/files/"+directory+"/"+o.Name()+".yaml")
@@ -214,6 +214,10 @@ func TestDefinitionsAreTheFiles(t *testing.T) {
 			}
 		}
 		slices.Sort(names)
+		if mesh := "charts/base/files/" + channel + "/xmeshes.gateway.networking.x-k8s.io.yaml"; slices.Contains(names, mesh) !=
+			(directory == channel) {
+			t.Errorf("%s has XMesh, or lacks it", directory)
+		}
 		if !slices.Equal(names, files) {
 			t.Errorf("installed %v, want %v", names, files)
 		}

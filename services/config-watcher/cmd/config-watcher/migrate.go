@@ -43,6 +43,9 @@ func newMigrate() *cobra.Command {
 			for _, k := range r.Kept {
 				fmt.Fprintln(cmd.ErrOrStderr(), "stays: "+k.String())
 			}
+			for _, k := range r.Remarks {
+				fmt.Fprintln(cmd.ErrOrStderr(), "remark: "+k.String())
+			}
 			for _, k := range lists.Map(r.Replaced, object.Key.String) {
 				fmt.Fprintln(cmd.ErrOrStderr(), "replaced: "+k)
 			}

@@ -33,7 +33,7 @@ spec: {rules: [{host: b.com, http: {paths: [{path: /, pathType: Prefix, backend:
 		t.Errorf("%v: %s", err, out)
 	}
 	for _, want := range []string{"stays: stdin:", "Ingress shop/other: spec.ingressClassName: is of a class",
-		"replaced: Ingress shop/i\n",
+		"replaced: Ingress shop/i\n", "remark: stdin:2: Ingress shop/i: Service shop/web is not among the objects; see that the mesh has it",
 		"2 objects made, 1 replaced, 1 stay or are named; "} {
 		if !strings.Contains(diagnostics, want) {
 			t.Errorf("lacks %q: %s", want, diagnostics)

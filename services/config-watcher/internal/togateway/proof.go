@@ -66,7 +66,7 @@ func (c *conversion) prove() *Result {
 				slices.SortFunc(c.kept, func(a, b Kept) int {
 					return cmp.Or(a.Object.Compare(b.Object), strings.Compare(a.Field, b.Field), strings.Compare(a.Reason, b.Reason))
 				})
-				return &Result{Objects: b.all(), Replaced: c.replaced(), Kept: c.kept, Requests: requests}
+				return &Result{Objects: b.all(), Replaced: c.replaced(), Kept: c.kept, Remarks: c.remarks(b), Requests: requests}
 			}
 		}
 	}

@@ -52,6 +52,9 @@ type Result struct {
 	Replaced []object.Key
 	// Kept are the reasons for which others stay, sorted.
 	Kept []Kept
+	// Remarks are about backends of what is replaced that are not among the objects, sorted: where they are not in the
+	// mesh either, answers differ.
+	Remarks []Kept
 	// Requests is how many requests both sides have answered alike.
 	Requests int
 }
@@ -173,6 +176,49 @@ func (c *conversion) keep(o *object.Object, field, reason, remedy string) {
 	if !slices.Contains(c.kept, k) {
 		c.kept = append(c.kept, k)
 	}
+}
+
+// remarks tell which backends of the routes are not among the objects, each once for each of the user's objects.
+func (c *conversion) remarks(b *built) (out []Kept) {
+	for _, r := range b.routes {
+		p, ok := b.parts[r.Namespace+"/"+r.Name]
+		if !ok {
+			continue // a redirect
+		}
+		for _, rule := range r.Spec.Rules {
+			for _, ref := range rule.BackendRefs {
+				namespace := r.Namespace
+				if ref.Namespace != nil {
+					namespace = string(*ref.Namespace)
+				}
+				service := namespace + "/" + string(ref.Name)
+				if c.services[service] != nil {
+					continue
+				}
+				for _, o := range p.user {
+					if i, ok := o.Body.(*networkingv1.Ingress); ok && !namesService(i, string(ref.Name)) {
+						continue
+					}
+					out = append(out, Kept{o.Key, o.Location, "", "Service " + service + " is not among the objects",
+						"see that the mesh has it: a Gateway answers 500 otherwise, and not 503"})
+				}
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b Kept) int {
+		return cmp.Or(a.Object.Compare(b.Object), strings.Compare(a.Reason, b.Reason))
+	})
+	return slices.Compact(out)
+}
+
+// namesService reports whether a backend of an Ingress is a Service.
+func namesService(i *networkingv1.Ingress, name string) bool {
+	is := func(b *networkingv1.IngressBackend) bool {
+		return b != nil && b.Service != nil && b.Service.Name == name
+	}
+	return is(i.Spec.DefaultBackend) || slices.ContainsFunc(i.Spec.Rules, func(r networkingv1.IngressRule) bool {
+		return r.HTTP != nil && slices.ContainsFunc(r.HTTP.Paths, func(p networkingv1.HTTPIngressPath) bool { return is(&p.Backend) })
+	})
 }
 
 // keepSource keeps a VirtualService, or the Ingresses that it is.

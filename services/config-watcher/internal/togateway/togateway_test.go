@@ -3,6 +3,7 @@ package togateway_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 
@@ -179,6 +180,28 @@ func TestKept(t *testing.T) {
 		if !ok {
 			t.Errorf("%s:\n%s\nwant\n%s", name, strings.Join(got, "\n"), strings.Join(c.want, "\n"))
 		}
+	}
+}
+
+// TestBackendsThatAreNotThere: of what is moved the command tells which Services the objects lack, of the Ingress that
+// names them, and of VirtualServices.
+func TestBackendsThatAreNotThere(t *testing.T) {
+	ingress := func(name, service string) string {
+		return "\n---\n{apiVersion: networking.k8s.io/v1, kind: Ingress, metadata: {name: " + name + ", namespace: shop, annotations: " +
+			"{kubernetes.io/ingress.class: istio}}, spec: {rules: [{host: i.com, http: {paths: [{path: /" + name + ", pathType: Exact, " +
+			"backend: {service: {name: " + service + ", port: {number: 80}}}}]}}]}}\n"
+	}
+	const service = "\n---\n{apiVersion: v1, kind: Service, metadata: {name: web, namespace: shop}, spec: {ports: [{port: 80}]}}\n"
+	r := convert(t, gateway+service+ingress("a", "web")+ingress("b", "gone")+"\n---\n"+virtualService("vs", `hosts: [a.web.com], http: [
+		{route: [{destination: {host: lost, port: {number: 81}}}]}]`))
+	var got []string
+	for _, k := range r.Remarks {
+		got = append(got, k.Object.String()+": "+k.Reason)
+	}
+	want := []string{"Ingress shop/b: Service shop/gone is not among the objects",
+		"VirtualService shop/vs: Service shop/lost is not among the objects"}
+	if !slices.Equal(got, want) || len(r.Kept) > 0 {
+		t.Errorf("remarks %q, want %q; kept %v", got, want, r.Kept)
 	}
 }
 

@@ -211,7 +211,7 @@ func logLines(stream io.Reader, until time.Time) ([]byte, error) {
 // reportGroups are the API groups whose objects are read, those of the cluster's definitions that are there.
 var reportGroups = []string{
 	"networking.istio.io", "security.istio.io", "telemetry.istio.io", "extensions.istio.io", "install.istio.io", "gateway.networking.k8s.io",
-	"fairlead.dev",
+	"gateway.networking.x-k8s.io", "fairlead.dev",
 }
 
 // coreObjects are read in the namespace of the control plane.

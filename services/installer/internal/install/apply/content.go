@@ -46,15 +46,15 @@ func (j *judgement) content(ctx context.Context, live *unstructured.Unstructured
 		if len(left) > 0 {
 			return loss{fmt.Sprintf("objects of its kind would be lost, such as %s; there are %d", cluster.Of(&left[0]), len(left)), true}, nil
 		}
-		if wait.Defines(live).Group == gatewayAPI {
+		if slices.Contains(gatewayAPI, wait.Defines(live).Group) {
 			return loss{text: "other controllers may read its kind"}, nil
 		}
 	}
 	return loss{}, nil
 }
 
-// gatewayAPI is a group whose definitions are a cluster's rather than one controller's.
-const gatewayAPI = "gateway.networking.k8s.io"
+// gatewayAPI are the groups whose definitions are a cluster's rather than one controller's.
+var gatewayAPI = []string{"gateway.networking.k8s.io", "gateway.networking.x-k8s.io"}
 
 // inNamespace says what others have in a namespace. What cannot be looked at may be there.
 func (j *judgement) inNamespace(ctx context.Context, namespace string) (loss, error) {

@@ -98,17 +98,19 @@ func TestAPurgeKeepsWhatOthersHave(t *testing.T) {
 
 // TestDefinitionsOfTheGatewayAPIStay: even without objects, because others may read the kind; a purge takes them.
 func TestDefinitionsOfTheGatewayAPIStay(t *testing.T) {
-	for purge, want := range map[bool]Fate{false: Keep, true: Delete} {
-		c := clustertest.Start(t, "").Client(t)
-		rec := &inventory.Record{Revision: "default", Namespace: "mesh", Objects: []inventory.Entry{
-			made(t, c, strings.ReplaceAll(definitionText, "example.com", gatewayAPI)), made(t, c, definitionText)}}
-		all := []*inventory.Record{rec}
-		r, err := NewRemoval(t.Context(), c, all, all, RemovalOptions{Purge: purge})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got, other := r.Verdicts[0], r.Verdicts[1]; got.Fate != want || other.Fate != Delete {
-			t.Errorf("purge %v: %s %q, a definition of ours %s", purge, got.Fate, got.Reason, other.Fate)
+	for _, group := range gatewayAPI {
+		for purge, want := range map[bool]Fate{false: Keep, true: Delete} {
+			c := clustertest.Start(t, "").Client(t)
+			rec := &inventory.Record{Revision: "default", Namespace: "mesh", Objects: []inventory.Entry{
+				made(t, c, strings.ReplaceAll(definitionText, "example.com", group)), made(t, c, definitionText)}}
+			all := []*inventory.Record{rec}
+			r, err := NewRemoval(t.Context(), c, all, all, RemovalOptions{Purge: purge})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got, other := r.Verdicts[0], r.Verdicts[1]; got.Fate != want || other.Fate != Delete {
+				t.Errorf("%s, purge %v: %s %q, a definition of ours %s", group, purge, got.Fate, got.Reason, other.Fate)
+			}
 		}
 	}
 }

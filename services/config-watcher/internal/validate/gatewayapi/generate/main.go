@@ -1,8 +1,9 @@
 // Package generate is the command that writes the schemas which package gatewayapi evaluates, and the definitions of
 // the chart base, out of the CustomResourceDefinitions of the module sigs.k8s.io/gateway-api. They are of the
 // experimental channel, which has every field. Both are without descriptions, which take nine tenths of them: Helm
-// keeps a chart in a Secret, which may have 1 MiB. The schemas have no status, which no manifest sets. hack/crds.sh
-// gives the command the module's directory and version, and the directories to write to.
+// keeps a chart in a Secret, which may have 1 MiB. The schemas have no status, which no manifest sets. Of the kinds
+// that are experimental as a whole there is XMesh, which config-watcher makes: its definition alone. hack/crds.sh gives
+// the command the module's directory and version, and the directories to write to.
 package main
 
 import (
@@ -64,6 +65,13 @@ func run(module, version, schemas, definitions string) error {
 		if err := write(f, schemas, definitions); err != nil {
 			return fmt.Errorf("%s: %w", f, err)
 		}
+	}
+	mesh, err := os.ReadFile(filepath.Join(module, "config/crd/experimental/gateway.networking.x-k8s.io_xmeshes.yaml"))
+	if err != nil {
+		return err
+	}
+	if err := writeDefinition(string(mesh), definitions); err != nil {
+		return err
 	}
 	return os.WriteFile(filepath.Join(schemas, "NOTICE"), fmt.Appendf(nil, notice, version), 0o644) //nolint:gosec // a file of the repository
 }
