@@ -54,6 +54,8 @@ type Bench struct {
 	Log    io.Writer
 	// Profiler keeps profiles; nil for none.
 	Profiler contender.Profiler
+	// Heap keeps profiles of what is live, if there are any.
+	Heap contender.Profiler
 }
 
 // Change is what changes of a kind have cost.
@@ -129,6 +131,9 @@ func (b *Bench) Measure(ctx context.Context, dir string, start func() (*contende
 		return nil, err
 	}
 	if f.Memory, err = c.Memory(); err != nil {
+		return nil, err
+	}
+	if err := <-c.Profiles(ctx, b.Heap, "gateway-heap-", "start"); err != nil {
 		return nil, err
 	}
 	fmt.Fprintf(b.Log, "# %s: ready after %s with %s of CPU, Envoy has its routes %s later, then %s\n", c.Name, short(f.Ready),
