@@ -89,7 +89,8 @@ func (l *listWatch) WatchWithContext(ctx context.Context, o metav1.ListOptions) 
 	if l.source.asked(ctx, l.watcher, true, err); err != nil {
 		return nil, err
 	}
-	c := &converted{from: w, source: l.source, kind: l.watcher.kind, out: make(chan watch.Event), stop: make(chan struct{}), expired: make(chan struct{})}
+	c := &converted{from: w, source: l.source, kind: l.watcher.kind, out: make(chan watch.Event), stop: make(chan struct{}),
+		expired: make(chan struct{})}
 	l.source.watching(l.watcher, c)
 	if !streamsList && l.watcher.mustList() {
 		c.expire() // it was asked for meanwhile
