@@ -54,6 +54,8 @@ type Bench struct {
 	Log    io.Writer
 	// Profiler keeps profiles; nil for none.
 	Profiler contender.Profiler
+	// Heap keeps profiles of what is live, if there are any.
+	Heap contender.Profiler
 }
 
 // Change is what changes of a kind have cost.
@@ -138,6 +140,9 @@ func (b *Bench) Measure(ctx context.Context, dir string, keep bool, start func()
 		if f.held, err = record(ctx, c.Address); err != nil {
 			return nil, fmt.Errorf("what %s has for Envoy: %w", c.Name, err)
 		}
+	}
+	if err := <-c.Profiles(ctx, b.Heap, "gateway-heap-", "start"); err != nil {
+		return nil, err
 	}
 	fmt.Fprintf(b.Log, "# %s: ready after %s with %s of CPU, Envoy has its routes %s later, then %s\n", c.Name, short(f.Ready),
 		short(f.ReadyCPU), short(f.Configured), c.Held())

@@ -22,7 +22,8 @@ func (l *lab) gateway(ctx context.Context, t *table) error {
 	if istio == "" {
 		return errors.New("ISTIO_BIN names no directory with Istio's pilot-discovery: run `make bench-gateway`")
 	}
-	b := &edge.Bench{Envoy: l.Envoy, Clients: &l.cores.Clients, Repeat: 30, Lasts: 15 * time.Second, Log: l.log, Profiler: l.profiler()}
+	b := &edge.Bench{Envoy: l.Envoy, Clients: &l.cores.Clients, Repeat: 30, Lasts: 15 * time.Second, Log: l.log, Profiler: l.profiler(),
+		Heap: l.heap}
 	if l.Full {
 		b.Repeat, b.Lasts = 200, time.Minute
 	}

@@ -2,6 +2,7 @@ package kubernetes
 
 import (
 	"errors"
+	"maps"
 	"slices"
 	"time"
 	"unique"
@@ -102,6 +103,28 @@ func (k *kind) convert(o runtime.Object) (*entry, error) {
 	}
 	e.object.Source, e.object.Key.Cluster = k.source, k.cluster
 	return e, nil
+}
+
+// unchanged is the entry of an object of which nothing has changed that the mesh reads, which is most often its status:
+// it needs not be decoded and judged again. nil for any other object, for one without a generation, and for those of
+// Kubernetes' own kinds, of which the status is read.
+func (s *Source) unchanged(k *kind, m *unstructured.Unstructured) *entry {
+	if m.GetGeneration() == 0 || m.GetDeletionTimestamp() != nil {
+		return nil
+	}
+	name := types.NamespacedName{Namespace: m.GetNamespace(), Name: m.GetName()}
+	s.mu.Lock()
+	o := k.objects[name]
+	s.mu.Unlock()
+	if o == nil || o.Held || o.UID == "" || o.UID != string(m.GetUID()) || o.Generation != m.GetGeneration() {
+		return nil
+	}
+	annotations := m.GetAnnotations()
+	delete(annotations, lastApplied)
+	if !maps.Equal(o.Labels, m.GetLabels()) || !maps.Equal(o.Annotations, annotations) {
+		return nil
+	}
+	return &entry{name: name, version: m.GetResourceVersion(), object: o}
 }
 
 // foreign reports whether labels are those of an object that another revision of the control plane reads. As in Istio,

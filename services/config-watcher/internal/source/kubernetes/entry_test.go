@@ -18,6 +18,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/intstr"
 	kjson "k8s.io/apimachinery/pkg/util/json"
 	clientscheme "k8s.io/client-go/kubernetes/scheme"
@@ -383,5 +384,59 @@ func TestForgedStatusesDecideNothing(t *testing.T) {
 		} {
 			same(t, convert(forged), want)
 		}
+	}
+}
+
+// TestWrittenStatusesAreNotDecoded: an event that changes nothing which the mesh reads gives the delivered object
+// again; any other is decoded.
+func TestWrittenStatusesAreNotDecoded(t *testing.T) {
+	k := kindNamed(t, "VirtualService")
+	k.objects = map[types.NamespacedName]*object.Object{}
+	event := func(change func(*unstructured.Unstructured)) *unstructured.Unstructured {
+		u := &unstructured.Unstructured{Object: map[string]any{
+			"apiVersion": "networking.istio.io/v1", "kind": "VirtualService", "metadata": map[string]any{
+				"namespace": "a", "name": "a", "uid": "u1", "generation": int64(1), "resourceVersion": "9", "labels": map[string]any{"app": "a"},
+				"annotations": map[string]any{lastApplied: "{}", "note": "n"},
+			},
+			"spec": map[string]any{"hosts": []any{"a"},
+				"http": []any{map[string]any{"route": []any{map[string]any{"destination": map[string]any{"host": "a"}}}}}},
+		}}
+		change(u)
+		return u
+	}
+	s := &Source{}
+	first := testkit.Must(k.convert(event(func(*unstructured.Unstructured) {})))(t)
+	if s.unchanged(k, event(func(*unstructured.Unstructured) {})) != nil {
+		t.Error("an object that was not delivered is known")
+	}
+	k.objects[first.name] = first.object
+	for name, c := range map[string]struct {
+		change func(*unstructured.Unstructured)
+		same   bool
+	}{
+		"its status": {func(u *unstructured.Unstructured) {
+			u.Object["status"] = map[string]any{"observedGeneration": int64(1)}
+		}, true},
+		"what kubectl has applied": {func(u *unstructured.Unstructured) {
+			u.SetAnnotations(map[string]string{lastApplied: "{...}", "note": "n"})
+		}, true},
+		"its generation":            {func(u *unstructured.Unstructured) { u.SetGeneration(2) }, false},
+		"without a generation":      {func(u *unstructured.Unstructured) { u.SetGeneration(0) }, false},
+		"a label":                   {func(u *unstructured.Unstructured) { u.SetLabels(map[string]string{"app": "b"}) }, false},
+		"an annotation":             {func(u *unstructured.Unstructured) { u.SetAnnotations(map[string]string{"note": "m"}) }, false},
+		"another one of its name":   {func(u *unstructured.Unstructured) { u.SetUID("u2") }, false},
+		"one that is being deleted": {func(u *unstructured.Unstructured) { u.SetDeletionTimestamp(new(metav1.Now())) }, false},
+	} {
+		e := s.unchanged(k, event(c.change))
+		if (e != nil) != c.same {
+			t.Errorf("%s: known %v", name, e != nil)
+		}
+		if e != nil && (e.object != first.object || e.version != "9") {
+			t.Errorf("%s: %+v", name, e)
+		}
+	}
+	first.object.Held = true
+	if s.unchanged(k, event(func(*unstructured.Unstructured) {})) != nil {
+		t.Error("an object that replaces a broken one is known")
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/internalversion"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/watch"
@@ -88,7 +89,8 @@ func (l *listWatch) WatchWithContext(ctx context.Context, o metav1.ListOptions) 
 	if l.source.asked(ctx, l.watcher, true, err); err != nil {
 		return nil, err
 	}
-	c := &converted{from: w, kind: l.watcher.kind, out: make(chan watch.Event), stop: make(chan struct{}), expired: make(chan struct{})}
+	c := &converted{from: w, source: l.source, kind: l.watcher.kind, out: make(chan watch.Event), stop: make(chan struct{}),
+		expired: make(chan struct{})}
 	l.source.watching(l.watcher, c)
 	if !streamsList && l.watcher.mustList() {
 		c.expire() // it was asked for meanwhile
@@ -109,11 +111,12 @@ func (l *listWatch) prepare(ctx context.Context, o *metav1.ListOptions) error {
 
 // converted is a watch whose objects are entries.
 type converted struct {
-	from watch.Interface
-	kind *kind
-	out  chan watch.Event
-	stop chan struct{}
-	once sync.Once
+	from   watch.Interface
+	source *Source
+	kind   *kind
+	out    chan watch.Event
+	stop   chan struct{}
+	once   sync.Once
 	// expired is closed to make the reflector list again.
 	expired chan struct{}
 	expires sync.Once
@@ -165,6 +168,11 @@ func (c *converted) convert(e watch.Event) runtime.Object {
 	}
 	if e.Type == watch.Bookmark {
 		return bookmark(m)
+	}
+	if u, generic := e.Object.(*unstructured.Unstructured); generic && e.Type == watch.Modified {
+		if same := c.source.unchanged(c.kind, u); same != nil {
+			return same
+		}
 	}
 	out, err := c.kind.convert(e.Object)
 	if err != nil {

@@ -16,9 +16,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/apimachinery/pkg/types"
+	utiljson "k8s.io/apimachinery/pkg/util/json"
 	"k8s.io/client-go/dynamic"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/util/flowcontrol"
@@ -59,14 +59,26 @@ type Config struct {
 // Writer implements status.Writer. It is safe for concurrent use.
 type Writer struct {
 	client dynamic.Interface
-	clock  clock.Clock
+	// raw reads and writes single objects, of which most is not decoded.
+	raw   rest.Interface
+	clock clock.Clock
 
 	mu sync.Mutex
-	// listed are the statuses of a kind's objects as this replica has found them when it began to write. Each spares
-	// the first write of an object that has its status already.
-	listed map[schema.GroupVersionResource]map[types.NamespacedName]*unstructured.Unstructured
+	// listed are a kind's objects as this replica has found them when it began to write. Each spares the first write of
+	// an object that has its status already, and one request if it has another one.
+	listed map[schema.GroupVersionResource]map[types.NamespacedName]*current
 	// forbidden is why the status of a kind's objects may not be written, and until when that is not tried again.
 	forbidden map[schema.GroupVersionResource]refusal
+}
+
+// current is what is read of an object.
+type current struct {
+	Metadata struct {
+		UID             types.UID `json:"uid"`
+		Generation      int64     `json:"generation"`
+		ResourceVersion string    `json:"resourceVersion"`
+	} `json:"metadata"`
+	Status map[string]any `json:"status"`
 }
 
 type refusal struct {
@@ -82,7 +94,13 @@ func NewWriter(cfg Config) (*Writer, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &Writer{client: client, clock: cfg.Clock}
+	single := dynamic.ConfigFor(api)
+	single.GroupVersion, single.APIPath = nil, "/apis"
+	raw, err := rest.UnversionedRESTClientFor(single)
+	if err != nil {
+		return nil, err
+	}
+	w := &Writer{client: client, raw: raw, clock: cfg.Clock}
 	w.Reset()
 	return w, nil
 }
@@ -91,7 +109,7 @@ func NewWriter(cfg Config) (*Writer, error) {
 func (w *Writer) Reset() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.listed = map[schema.GroupVersionResource]map[types.NamespacedName]*unstructured.Unstructured{}
+	w.listed = map[schema.GroupVersionResource]map[types.NamespacedName]*current{}
 	w.forbidden = map[schema.GroupVersionResource]refusal{}
 }
 
@@ -106,27 +124,33 @@ func (w *Writer) Write(ctx context.Context, to status.Target, s *status.Status) 
 		return false, err
 	}
 	name := types.NamespacedName{Namespace: to.Key.Namespace, Name: to.Key.Name}
-	if o := w.found(ctx, gvr, name); o != nil {
-		if patch, err := patchOf(o, to, s, w.clock.Now()); err == nil && patch == nil {
+	o := w.found(ctx, gvr, name)
+	if o != nil {
+		patch, err := patchOf(o, to, s, w.clock.Now())
+		if err == nil && patch == nil {
 			return false, nil
 		}
+		if err != nil {
+			o = nil // it has changed since
+		}
 	}
-	objects := w.client.Resource(gvr).Namespace(name.Namespace)
 	for range attempts {
-		var o *unstructured.Unstructured
-		if o, err = objects.Get(ctx, name.Name, metav1.GetOptions{}); err != nil {
-			break
+		if o == nil {
+			if o, err = w.get(ctx, gvr, name); err != nil {
+				break
+			}
 		}
 		var patch []byte
 		if patch, err = patchOf(o, to, s, w.clock.Now()); err != nil || patch == nil {
 			return false, err
 		}
-		if _, err = objects.Patch(ctx, name.Name, types.MergePatchType, patch, metav1.PatchOptions{}, "status"); err == nil {
+		if err = w.patch(ctx, gvr, name, patch); err == nil {
 			return true, nil
 		}
 		if !apierrors.IsConflict(err) {
 			break
 		}
+		o = nil
 	}
 	switch {
 	case apierrors.IsNotFound(err):
@@ -138,6 +162,30 @@ func (w *Writer) Write(ctx context.Context, to status.Target, s *status.Status) 
 		w.mu.Unlock()
 	}
 	return false, err
+}
+
+// pathOf is the path of an object, or of a part of it.
+func pathOf(gvr schema.GroupVersionResource, name types.NamespacedName, part ...string) []string {
+	out := []string{"apis", gvr.Group, gvr.Version}
+	if name.Namespace != "" {
+		out = append(out, "namespaces", name.Namespace)
+	}
+	return append(append(out, gvr.Resource, name.Name), part...)
+}
+
+// get reads what Merge needs of an object.
+func (w *Writer) get(ctx context.Context, gvr schema.GroupVersionResource, name types.NamespacedName) (*current, error) {
+	text, err := w.raw.Get().AbsPath(pathOf(gvr, name)...).Do(ctx).Raw()
+	if err != nil {
+		return nil, err
+	}
+	out := &current{}
+	return out, utiljson.Unmarshal(text, out)
+}
+
+// patch changes the status of an object. The answer repeats the object, and is not decoded.
+func (w *Writer) patch(ctx context.Context, gvr schema.GroupVersionResource, name types.NamespacedName, patch []byte) error {
+	return w.raw.Patch(types.MergePatchType).AbsPath(pathOf(gvr, name, "status")...).Body(patch).Do(ctx).Error()
 }
 
 // resourceOf is the resource of a kind that the mesh writes the status of.
@@ -169,7 +217,7 @@ func (w *Writer) paused(gvr schema.GroupVersionResource) error {
 
 // found returns an object as it was found when the kind was listed, once; nil if it is not known. The first call for a
 // kind lists it.
-func (w *Writer) found(ctx context.Context, gvr schema.GroupVersionResource, name types.NamespacedName) *unstructured.Unstructured {
+func (w *Writer) found(ctx context.Context, gvr schema.GroupVersionResource, name types.NamespacedName) *current {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	objects, listed := w.listed[gvr]
@@ -183,8 +231,8 @@ func (w *Writer) found(ctx context.Context, gvr schema.GroupVersionResource, nam
 }
 
 // list reads what Merge needs of a kind's objects. Without an answer, each object is read when its status is written.
-func (w *Writer) list(ctx context.Context, gvr schema.GroupVersionResource) map[types.NamespacedName]*unstructured.Unstructured {
-	out := map[types.NamespacedName]*unstructured.Unstructured{}
+func (w *Writer) list(ctx context.Context, gvr schema.GroupVersionResource) map[types.NamespacedName]*current {
+	out := map[types.NamespacedName]*current{}
 	options := metav1.ListOptions{Limit: pageSize}
 	for len(out) < maxListed {
 		page, err := w.client.Resource(gvr).List(ctx, options)
@@ -193,12 +241,9 @@ func (w *Writer) list(ctx context.Context, gvr schema.GroupVersionResource) map[
 		}
 		for i := range page.Items {
 			o := &page.Items[i]
-			kept := &unstructured.Unstructured{Object: map[string]any{}}
-			kept.SetUID(o.GetUID())
-			kept.SetGeneration(o.GetGeneration())
-			if st, ok := o.Object["status"]; ok {
-				kept.Object["status"] = st
-			}
+			kept := &current{}
+			kept.Metadata.UID, kept.Metadata.Generation, kept.Metadata.ResourceVersion = o.GetUID(), o.GetGeneration(), o.GetResourceVersion()
+			kept.Status, _ = o.Object["status"].(map[string]any)
 			out[types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetName()}] = kept
 		}
 		if options.Continue = page.GetContinue(); options.Continue == "" {
@@ -210,14 +255,14 @@ func (w *Writer) list(ctx context.Context, gvr schema.GroupVersionResource) map[
 
 // patchOf returns the merge patch that brings an object's status up to date; nil if it is. The patch names the version
 // that it was made from, so that it takes nothing back that others write meanwhile.
-func patchOf(o *unstructured.Unstructured, to status.Target, s *status.Status, now time.Time) ([]byte, error) {
+func patchOf(o *current, to status.Target, s *status.Status, now time.Time) ([]byte, error) {
 	switch {
-	case string(o.GetUID()) != to.UID:
+	case string(o.Metadata.UID) != to.UID:
 		return nil, status.ErrGone
-	case o.GetGeneration() != to.Generation:
+	case o.Metadata.Generation != to.Generation:
 		return nil, status.ErrOutdated
 	}
-	before, _ := o.Object["status"].(map[string]any)
+	before := o.Status
 	after, changed := status.Merge(before, s, now)
 	messages, _ := before[fieldMessages].([]any)
 	if own := messagesOf(s.Findings); s.API == nil && !slices.EqualFunc(messages, own, sameCode) {
@@ -235,7 +280,7 @@ func patchOf(o *unstructured.Unstructured, to status.Target, s *status.Status, n
 	if len(after) == 0 {
 		return nil, errors.New("a change of the status has no content")
 	}
-	return json.Marshal(map[string]any{"metadata": map[string]any{"resourceVersion": o.GetResourceVersion()}, "status": maps.Clone(after)})
+	return json.Marshal(map[string]any{"metadata": map[string]any{"resourceVersion": o.Metadata.ResourceVersion}, "status": maps.Clone(after)})
 }
 
 func marshalled(v any) string {
