@@ -116,7 +116,7 @@ func (c listenerRoutes) routes(domain string) bool {
 }
 
 // host builds the virtual host of a domain; nil if domains does not list it. Requests that no route matches get 404.
-// Those that another HTTPS listener of the port is there for get 421.
+// Those that another HTTPS listener of the port is there for get 421, to gRPC UNAVAILABLE, which clients try again.
 func (c listenerRoutes) host(domain string) (*routev3.VirtualHost, error) {
 	out := virtualHost(c.name(domain))
 	out.Domains = []string{domain}
@@ -125,7 +125,10 @@ func (c listenerRoutes) host(domain string) (*routev3.VirtualHost, error) {
 		if c.only == nil || !slices.Contains(c.port.Misdirected(*c.only), domain) {
 			return nil, nil
 		}
-		out.Routes = []*routev3.Route{directResponseRoute("misdirected", http.StatusMisdirectedRequest)}
+		// Envoy makes the status of gRPC from that of HTTP: UNKNOWN from 421, UNAVAILABLE from 503.
+		grpc := directResponseRoute("misdirected", http.StatusServiceUnavailable)
+		grpc.Match.Grpc = &routev3.RouteMatch_GrpcRouteMatchOptions{}
+		out.Routes = []*routev3.Route{grpc, directResponseRoute("misdirected", http.StatusMisdirectedRequest)}
 		return out, nil
 	}
 	found := l.Routes(c.r, domain)

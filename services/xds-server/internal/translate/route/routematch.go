@@ -114,7 +114,8 @@ func path(out *routev3.RouteMatch, in *networking.HTTPMatchRequest) error {
 
 // matchesEverything reports whether every request matches.
 func matchesEverything(m *routev3.RouteMatch) bool {
-	if len(m.GetHeaders()) > 0 || len(m.GetQueryParameters()) > 0 || len(m.GetDynamicMetadata()) > 0 || m.GetRuntimeFraction() != nil {
+	if len(m.GetHeaders()) > 0 || len(m.GetQueryParameters()) > 0 || len(m.GetDynamicMetadata()) > 0 || m.GetRuntimeFraction() != nil ||
+		m.GetGrpc() != nil {
 		return false
 	}
 	switch p := m.GetPathSpecifier().(type) {
