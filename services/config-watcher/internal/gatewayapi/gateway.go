@@ -224,16 +224,20 @@ func (l *lookup) workloads(g *gateway, spec *gatewayv1.GatewaySpec) {
 		return
 	}
 	named, there := false, false
-	for _, a := range spec.Addresses {
+	for i, a := range spec.Addresses {
 		if addressType(&a) != gatewayv1.HostnameAddressType || a.Value == "" {
 			continue
 		}
 		named = true
 		n, ok := l.serviceOf(a.Value, g.name.Namespace)
 		if !ok {
+			g.unusable(i, "%q is no Service of the cluster; write NAME, NAME.NAMESPACE.svc or NAME.NAMESPACE.svc.%s", a.Value, l.cfg.Domain)
 			continue
 		}
 		o := l.service(n)
+		if o == nil {
+			g.unusable(i, "there is no Service %s; create it, or correct the name", n)
+		}
 		if g.status.Service == (Name{}) || o != nil && !there {
 			g.status.Service, there = n, o != nil
 		}
@@ -249,6 +253,11 @@ func (l *lookup) workloads(g *gateway, spec *gatewayv1.GatewaySpec) {
 			Namespace: g.name.Namespace, Labels: map[string]string{contract.GatewayNameLabel: gatewaydeploy.LabelValue(g.name.Name)},
 		}}
 	}
+}
+
+// unusable notes that an address of the Gateway names no Service that is there.
+func (g *gateway) unusable(address int, format string, args ...any) {
+	g.status.Unusable = append(g.status.Unusable, fmt.Sprintf("spec.addresses[%d].value: ", address)+fmt.Sprintf(format, args...))
 }
 
 // foreign reports whether tenancy forbids a Gateway of a namespace to have the workloads of a Service.

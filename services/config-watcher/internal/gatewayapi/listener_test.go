@@ -292,6 +292,23 @@ spec: {selector: {app: edge}, ports: [{port: 80}]}
 	}
 }
 
+// TestUnusableAddresses has what is said of addresses that name no Service.
+func TestUnusableAddresses(t *testing.T) {
+	w := load(t, objectOf("Service", "shop", "edge", "{selector: {app: edge}, ports: [{port: 80}]}")+gatewayOf("web",
+		"  addresses: [{type: Hostname, value: edge}, {type: Hostname, value: a.example.com}, {type: Hostname, value: lost.shop.svc}, "+
+			"{type: IPAddress, value: 192.0.2.1}]", "{name: http, port: 80, protocol: HTTP}"))
+	got := strings.Join(w.statuses[gatewayKey("Gateway", "shop", "web")].Gateway.Unusable, "\n")
+	want := `spec.addresses[1].value: "a.example.com" is no Service of the cluster; write NAME, NAME.NAMESPACE.svc or ` +
+		"NAME.NAMESPACE.svc.cluster.local\nspec.addresses[2].value: there is no Service shop/lost; create it, or correct the name"
+	if got != want {
+		t.Errorf("says\n%s\nwant\n%s", got, want)
+	}
+	w.put(t, objectOf("Service", "shop", "lost", "{selector: {app: lost}, ports: [{port: 80}]}"))
+	if got := w.statuses[gatewayKey("Gateway", "shop", "web")].Gateway.Unusable; len(got) != 1 {
+		t.Errorf("with the Service: %q", got)
+	}
+}
+
 // TestTenants checks that in a mesh with tenants a Gateway has no workloads of another namespace.
 func TestTenants(t *testing.T) {
 	w := newWorld()

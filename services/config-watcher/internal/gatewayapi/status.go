@@ -42,6 +42,9 @@ type GatewayStatus struct {
 	// Service is the one, of another owner, that the addresses name, the first one that exists if they name several; it
 	// may not exist. The zero Name if the Gateway gets a deployment of its own, or is of a class without.
 	Service Name
+	// Unusable says which addresses that the Gateway asks for name no Service that is there, as
+	// "<field>: <reason>; <remedy>".
+	Unusable []string
 	// Remote is true if the Gateway has no workloads in this cluster.
 	Remote bool
 }

@@ -284,6 +284,8 @@ func TestProgrammedGateways(t *testing.T) {
 			{"{type: IPAddress}", "Programmed=True/Programmed" + served},
 			{"{type: Hostname, value: nowhere.shop.svc.cluster.local}",
 				"Programmed=False/AddressNotUsable a:Programmed=False/Pending b:Programmed=False/Pending"},
+			{"{type: Hostname, value: edge.example.com}",
+				"Programmed=False/AddressNotUsable a:Programmed=False/Pending b:Programmed=False/Pending"},
 		} {
 			m.apply(asks(10+i, c.addresses))
 			m.gateway("edge-1", 0)

@@ -147,8 +147,11 @@ func (s *serving) address(t *Tracker, n gatewayapi.Name, judged *gatewayapi.Gate
 			add(a.Value)
 		}
 		return
+	case judged.Service == (gatewayapi.Name{}) && len(judged.Unusable) > 0: // it has no deployment of its own either
+		s.unusable(judged.Unusable[0])
+		return
 	case service == nil && judged.Service != (gatewayapi.Name{}):
-		s.unassigned, s.notAssigned = string(gatewayv1.GatewayReasonAddressNotUsable), "there is no Service "+judged.Service.String()
+		s.unusable("there is no Service " + judged.Service.String())
 		return
 	case service == nil:
 		for _, p := range connected {
@@ -186,14 +189,23 @@ func (s *serving) address(t *Tracker, n gatewayapi.Name, judged *gatewayapi.Gate
 	}
 	for _, ip := range asked {
 		if !s.has(ip) {
-			s.unassigned, s.notAssigned = string(gatewayv1.GatewayReasonAddressNotUsable), "address "+ip+" is not assigned to it"
+			s.unusable("address " + ip + " is not assigned to it")
 			return
 		}
+	}
+	if len(judged.Unusable) > 0 {
+		s.unusable(judged.Unusable[0])
+		return
 	}
 	if len(s.addresses) == 0 && service != nil {
 		s.unassigned, s.notAssigned = string(gatewayv1.GatewayReasonAddressNotAssigned),
 			fmt.Sprintf("the load balancer has given Service %s/%s no address yet", o.Key.Namespace, o.Key.Name)
 	}
+}
+
+// unusable says that an address that is asked for cannot be had.
+func (s *serving) unusable(why string) {
+	s.unassigned, s.notAssigned = string(gatewayv1.GatewayReasonAddressNotUsable), why
 }
 
 // has reports whether a value is among the addresses.

@@ -133,6 +133,8 @@ const (
 	GatewayNotAccepted       Code = "GatewayNotAccepted"
 	ListenerNotServed        Code = "ListenerNotServed"
 	ListenerTaken            Code = "ListenerTaken"
+	GatewayAddressUnusable   Code = "GatewayAddressUnusable"
+	DatagramsDropped         Code = "DatagramsDropped"
 	ListenerReferenceInvalid Code = "ListenerReferenceInvalid"
 	RouteParentNotFound      Code = "RouteParentNotFound"
 	RouteNotAttached         Code = "RouteNotAttached"

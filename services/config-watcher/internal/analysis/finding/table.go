@@ -281,6 +281,12 @@ var OfWholeMesh = []Description{
 		"An older Gateway of the Gateway API, or one of Istio's API, which the same workloads serve, has the port for another protocol or " +
 			"the same hostname.",
 		"The listener is left out, with its routes."},
+	{GatewayAddressUnusable, Error, "", nil,
+		"An address of type Hostname of a Gateway of the Gateway API names no Service, or none that is there.",
+		"The workloads of no such Service serve the Gateway, and it is not programmed."},
+	{DatagramsDropped, Warning, "", nil,
+		"An AuthorizationPolicy decides about a port of UDP of a Gateway of the Gateway API, to which policies cannot be applied.",
+		"The port drops all datagrams."},
 	{ListenerReferenceInvalid, Error, "", secrets,
 		"A listener of the Gateway API names a Secret or ConfigMap that is not there, cannot be used or is not granted, or a kind that it " +
 			"cannot take.",

@@ -51,7 +51,7 @@ type Config struct {
 }
 
 // Analyze returns the findings about the objects of the Gateway API, sorted by object. Of objects of Istio's API, its
-// Gateways and VirtualServices count too.
+// Gateways, VirtualServices and AuthorizationPolicies count too.
 func Analyze(cfg Config, objects []*object.Object) []Finding {
 	a := &analysis{objects: map[object.Key]*object.Object{}}
 	for _, o := range objects {
@@ -69,6 +69,7 @@ func Analyze(cfg Config, objects []*object.Object) []Finding {
 		}
 	}
 	a.besideIstio(cfg, result.Resources)
+	a.closedPorts(cfg, result.Resources)
 	slices.SortStableFunc(a.found, func(x, y Finding) int { return x.Key.Compare(y.Key) })
 	return slices.CompactFunc(a.found, func(x, y Finding) bool { return x == y })
 }
@@ -211,6 +212,9 @@ func (a *analysis) status(s *gatewayapi.Status) {
 			}
 		}
 		a.listeners(s.Gateway.Listeners)
+		for _, message := range s.Gateway.Unusable {
+			a.told(finding.GatewayAddressUnusable, "spec.addresses", message)
+		}
 	case s.ListenerSet != nil:
 		a.listeners(s.ListenerSet.Listeners)
 		if !s.ListenerSet.Accepted && s.ListenerSet.Reason != string(gatewayv1.ListenerSetReasonListenersNotValid) {

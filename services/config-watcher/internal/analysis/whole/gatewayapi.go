@@ -57,7 +57,7 @@ func (m *Mesh) gatewayObjects() []*object.Object {
 			some = true
 			out = append(out, o.Valid)
 		case k.Kind == "Service" || k.Kind == "Namespace" || k.Kind == "ConfigMap" || k.Kind == "ServiceEntry" || k.Kind == "Gateway" ||
-			k.Kind == "VirtualService":
+			k.Kind == "VirtualService" || k.Kind == "AuthorizationPolicy":
 			out = append(out, o.Valid)
 		}
 	}

@@ -91,6 +91,9 @@ func TestGatewayAPI(t *testing.T) {
 		"an address of another type": {"{apiVersion: gateway.networking.k8s.io/v1, kind: Gateway, metadata: {name: g, namespace: infra}, spec: " +
 			"{gatewayClassName: istio, addresses: [{type: example.com/x, value: a}], listeners: [" + http + "]}}",
 			"GatewayNotAccepted Gateway.gateway.networking.k8s.io infra/g spec.addresses[0].type", "use IPAddress or Hostname"},
+		"an address that is no Service": {"{apiVersion: gateway.networking.k8s.io/v1, kind: Gateway, metadata: {name: g, namespace: infra}, " +
+			"spec: {gatewayClassName: istio, addresses: [{type: Hostname, value: web.example.com}], listeners: [" + http + "]}}",
+			"GatewayAddressUnusable Gateway.gateway.networking.k8s.io infra/g spec.addresses[0].value", "write NAME, NAME.NAMESPACE.svc"},
 		"a ListenerSet that is not allowed": {"{apiVersion: gateway.networking.k8s.io/v1, kind: ListenerSet, metadata: {name: s, namespace: " +
 			"shop}, spec: {parentRef: {name: edge, namespace: infra}, listeners: [" + http + "]}}",
 			"GatewayNotAccepted ListenerSet shop/s spec.parentRef", "allowedListeners"},

@@ -161,6 +161,50 @@ func TestFilesWithoutAnObject(t *testing.T) {
 		"VirtualService shop/web created\n")
 }
 
+// TestGatewaysOfBothAPIs: status names the Gateway of the other API that has the name, whether or not the one that is
+// asked for is there.
+func TestGatewaysOfBothAPIs(t *testing.T) {
+	m := clitest.New(t)
+	const (
+		istio = "apiVersion: networking.istio.io/v1\nkind: Gateway\nmetadata: {name: NAME, namespace: shop}\n"
+		api   = "apiVersion: gateway.networking.k8s.io/v1\nkind: Gateway\nmetadata: {name: NAME, namespace: shop}\n"
+	)
+	for name, texts := range map[string][]string{"old": {istio}, "new": {api}, "both": {istio, api}} {
+		for _, text := range texts {
+			m.MustPrint(t, []string{"config", "apply", "-f", clitest.File(t, strings.Replace(text, "NAME", name, 1))}, "created")
+		}
+	}
+	const isAPI = "there is a Gateway of the Gateway API of that name: fairlead config status gtw/"
+	const isIstios = "there is a Gateway of Istio's API of that name: fairlead config status gateway/"
+	for _, tc := range []struct {
+		object string
+		found  bool
+		hint   string
+	}{
+		{"gateway/old", true, ""},
+		{"gateway/new", false, isAPI + "new -n shop"},
+		{"gateway/new.shop", false, isAPI + "new -n shop"},
+		{"gateway/both", true, isAPI + "both -n shop"},
+		{"gtw/old", false, isIstios + "old -n shop"},
+		{"gateway.gateway.networking.k8s.io/both", true, isIstios + "both -n shop"},
+		{"gtw/new", true, ""},
+		{"vs/both", false, ""},
+	} {
+		args := []string{"config", "status", tc.object}
+		if !strings.Contains(tc.object, ".shop") {
+			args = append(args, "-n", "shop")
+		}
+		out, _, err := m.Run("", args...)
+		if err != nil {
+			out += err.Error()
+		}
+		hinted := strings.Contains(out, "there is a Gateway")
+		if (err == nil) != tc.found || hinted != (tc.hint != "") || !strings.Contains(out, tc.hint) {
+			t.Errorf("%s: %s", tc.object, out)
+		}
+	}
+}
+
 // TestNameWithItsNamespace: every command takes NAME.NAMESPACE.
 func TestNameWithItsNamespace(t *testing.T) {
 	m := clitest.NewWithFile(t)

@@ -73,6 +73,7 @@ func (f configStatusFlags) run(cmd *cobra.Command, mesh *meshclient.Mesh, a []st
 	}
 	var res *configv1.StatusResponse
 	var object *configv1.Object
+	var hint string
 	err = mesh.Call(cmd.Context(), func(ctx context.Context, client *configapi.Client) (err error) {
 		if name == "" {
 			res, err = client.Status(ctx, &configv1.StatusRequest{Kind: kind, Namespace: f.Namespace})
@@ -86,10 +87,19 @@ func (f configStatusFlags) run(cmd *cobra.Command, mesh *meshclient.Mesh, a []st
 				res, object, name, err = in, found, name[:dot], nil
 			}
 		}
+		hint = otherGateway(ctx, client, kind, cmp.Or(object.GetKey().GetNamespace(), f.Namespace), name)
+		if hint == "" && err != nil && f.Namespace == "" && dot > 0 {
+			hint = otherGateway(ctx, client, kind, name[dot+1:], name[:dot])
+		}
 		return err
 	})
-	if err != nil {
+	switch missing := new(configapi.NotFoundError); {
+	case err != nil && hint != "" && errors.As(err, &missing):
+		return fmt.Errorf("%w; %s", err, hint)
+	case err != nil:
 		return err
+	case hint != "":
+		fmt.Fprintln(cmd.ErrOrStderr(), hint)
 	}
 	if f.out.Value != "" {
 		return printStatus(out, f.out.Value, object, res)
@@ -107,6 +117,24 @@ func (f configStatusFlags) run(cmd *cobra.Command, mesh *meshclient.Mesh, a []st
 	}
 	fmt.Fprintln(out)
 	return findingsTable(res).Write(out)
+}
+
+// otherGateway says how to name the Gateway of the other API, Istio's or the Gateway API, that has the name of an
+// object of a kind; "" if there is none.
+func otherGateway(ctx context.Context, client *configapi.Client, kind, namespace, name string) string {
+	other, is, written := kinds.APIGateway, "of the Gateway API", "gtw"
+	switch kind {
+	case "Gateway":
+	case kinds.APIGateway:
+		other, is, written = "Gateway", "of Istio's API", "gateway"
+	default:
+		return ""
+	}
+	key := kinds.Key(other, namespace, name)
+	if _, err := client.Get(ctx, &configv1.GetRequest{Key: key, InForce: true}); err != nil {
+		return ""
+	}
+	return fmt.Sprintf("there is a Gateway %s of that name: fairlead config status %s/%s -n %s", is, written, name, key.GetNamespace())
 }
 
 // statusOf asks for the status of one object, and for the version in force.
