@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
@@ -89,6 +90,33 @@ func TestARoundLooksAtPendingRoutesOnce(t *testing.T) {
 	}
 }
 
+// TestAcknowledgedRoutesAreNotWrittenAgain: the status of a route says nothing about proxies.
+func TestAcknowledgedRoutesAreNotWrittenAgain(t *testing.T) {
+	m := newAPIMesh(t, "")
+	m.apply(shopNamespace, edgeGateway, fmt.Sprintf(edgePod, "edge-1", 1), dueRoute(1, 1, ""))
+	m.clock.Advance(settleTime)
+	m.round()
+	if m.all.puts != 1 {
+		t.Fatalf("the status of a route is handed on %d times", m.all.puts)
+	}
+	m.gateway("edge-1", 0)
+	for _, row := range m.tracker.Rows() {
+		if row.Key.Kind == "HTTPRoute" && row.Status.Get(Programmed).Message != "1 of 1 proxies acknowledged" {
+			t.Errorf("%+v", row.Status)
+		}
+	}
+	if m.all.puts != 1 {
+		t.Error("it is handed on again because a gateway has acknowledged it")
+	}
+	again := m.conditions("HTTPRoute", "r1")
+	m.apply(dueRoute(1, 1, "gone: ''"))
+	m.apply(strings.Replace(dueRoute(1, 1, ""), "name: r1,", "name: r1, uid: other,", 1))
+	m.gateway("edge-1", 0)
+	if m.all.puts != 2 || m.conditions("HTTPRoute", "r1") != again {
+		t.Errorf("another route of its name: %d, %s", m.all.puts, m.conditions("HTTPRoute", "r1"))
+	}
+}
+
 // refusing is a source of objects that it refuses.
 type refusing struct {
 	source.Source
@@ -127,7 +155,7 @@ func TestRoundsMissNothing(t *testing.T) {
 				if m.tracker.Awaited() != m.whole.Awaited() {
 					t.Fatalf("awaited: %v", m.tracker.Awaited())
 				}
-				if !reflect.DeepEqual(m.all.statuses, all.statuses) || !reflect.DeepEqual(m.few.statuses, few.statuses) {
+				if !reflect.DeepEqual(m.all.written(), all.written()) || !reflect.DeepEqual(m.few.written(), few.written()) {
 					t.Fatal("the sinks have other statuses")
 				}
 			}

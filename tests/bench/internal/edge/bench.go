@@ -127,7 +127,8 @@ func (b *Bench) Measure(ctx context.Context, dir string, start func() (*contende
 		}
 	}
 	f.Configured = time.Since(began)
-	if err := errors.Join(b.API.Attached(ctx, Routes, countedWithin), c.Settle(ctx)); err != nil {
+	// A contender is at rest when it has written the status of each route, too.
+	if err := errors.Join(b.API.Attached(ctx, Routes, countedWithin), b.API.Judged(ctx, countedWithin), c.Settle(ctx)); err != nil {
 		return nil, err
 	}
 	if f.Memory, err = c.Memory(); err != nil {
