@@ -9,9 +9,12 @@ import (
 	"strings"
 	"testing"
 
+	security "istio.io/api/security/v1beta1"
+
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/config-watcher/internal/analysis/finding"
 	"fairlead.dev/services/config-watcher/internal/gatewayapi"
+	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/normalise"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/source"
@@ -135,6 +138,8 @@ func TestRoundsMissNothing(t *testing.T) {
 			refuses := &refusing{refused: map[object.Key]source.Refused{}}
 			var overridden [][]*object.Object
 			cfg := m.tracker.cfg
+			missing := map[object.Key]bool{}
+			cfg.Keys = func(k object.Key) ([]string, bool) { return []string{"no keys"}, missing[k] }
 			cfg.Sources, cfg.Overridden = []source.Source{refuses}, func() [][]*object.Object { return overridden }
 			m.findings.of = map[object.Key][]finding.Finding{}
 			whole := &foundFake{of: m.findings.of}
@@ -143,6 +148,10 @@ func TestRoundsMissNothing(t *testing.T) {
 			cfg.Findings, cfg.Sinks, cfg.Few = whole, map[string]Sink{"test": all}, map[string]Sink{"test": few}
 			m.whole = NewTracker(cfg)
 			steps := dueSteps(m, r, refuses, &overridden)
+			authentication := object.Key{Group: kinds.GroupSecurity, Kind: "RequestAuthentication", Namespace: "shop", Name: "tokens"}
+			m.submit([]normalise.Change{{Key: authentication, Object: &object.Object{Key: authentication, Source: "test", Generation: 1,
+				Body: &security.RequestAuthentication{}}}}, normalise.Judged{})
+			steps["keys"] = func() { missing[authentication] = r.IntN(2) > 0 }
 			m.apply(shopNamespace, edgeGateway, fmt.Sprintf(edgePod, "edge-1", 1))
 			for range 60 {
 				name := slices.Sorted(maps.Keys(steps))[r.IntN(len(steps))]
