@@ -200,7 +200,8 @@ func (b *Bench) changes(ctx context.Context, c *contender.Contender, what string
 
 // atRest waits until a contender has rested, and returns the part of a processor that it uses then.
 func (b *Bench) atRest(ctx context.Context, c *contender.Contender) (float64, error) {
-	if err := c.Settle(ctx); err != nil {
+	// Statuses that are still being written would count as rest.
+	if err := errors.Join(b.API.Judged(ctx, countedWithin), c.Settle(ctx)); err != nil {
 		return 0, err
 	}
 	used := c.CPU()
