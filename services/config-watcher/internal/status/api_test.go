@@ -75,6 +75,17 @@ func (s *apiSink) Put(to Target, st *Status) bool {
 	return true
 }
 
+// written is what is written of each object.
+func (s *apiSink) written() map[object.Key]any {
+	out := map[object.Key]any{}
+	for k, st := range s.statuses {
+		if out[k] = st; st.API != nil {
+			out[k] = st.API
+		}
+	}
+	return out
+}
+
 func (s *apiSink) Forget(k object.Key) { delete(s.statuses, k) }
 func (s *apiSink) Failure() error      { return nil }
 

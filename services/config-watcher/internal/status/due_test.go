@@ -6,11 +6,15 @@ import (
 	"math/rand/v2"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
+
+	security "istio.io/api/security/v1beta1"
 
 	configv1 "fairlead.dev/proto/fairlead/config/v1"
 	"fairlead.dev/services/config-watcher/internal/analysis/finding"
 	"fairlead.dev/services/config-watcher/internal/gatewayapi"
+	"fairlead.dev/services/config-watcher/internal/kinds"
 	"fairlead.dev/services/config-watcher/internal/normalise"
 	"fairlead.dev/services/config-watcher/internal/object"
 	"fairlead.dev/services/config-watcher/internal/source"
@@ -89,6 +93,33 @@ func TestARoundLooksAtPendingRoutesOnce(t *testing.T) {
 	}
 }
 
+// TestAcknowledgedRoutesAreNotWrittenAgain: the status of a route says nothing about proxies.
+func TestAcknowledgedRoutesAreNotWrittenAgain(t *testing.T) {
+	m := newAPIMesh(t, "")
+	m.apply(shopNamespace, edgeGateway, fmt.Sprintf(edgePod, "edge-1", 1), dueRoute(1, 1, ""))
+	m.clock.Advance(settleTime)
+	m.round()
+	if m.all.puts != 1 {
+		t.Fatalf("the status of a route is handed on %d times", m.all.puts)
+	}
+	m.gateway("edge-1", 0)
+	for _, row := range m.tracker.Rows() {
+		if row.Key.Kind == "HTTPRoute" && row.Status.Get(Programmed).Message != "1 of 1 proxies acknowledged" {
+			t.Errorf("%+v", row.Status)
+		}
+	}
+	if m.all.puts != 1 {
+		t.Error("it is handed on again because a gateway has acknowledged it")
+	}
+	again := m.conditions("HTTPRoute", "r1")
+	m.apply(dueRoute(1, 1, "gone: ''"))
+	m.apply(strings.Replace(dueRoute(1, 1, ""), "name: r1,", "name: r1, uid: other,", 1))
+	m.gateway("edge-1", 0)
+	if m.all.puts != 2 || m.conditions("HTTPRoute", "r1") != again {
+		t.Errorf("another route of its name: %d, %s", m.all.puts, m.conditions("HTTPRoute", "r1"))
+	}
+}
+
 // refusing is a source of objects that it refuses.
 type refusing struct {
 	source.Source
@@ -107,6 +138,8 @@ func TestRoundsMissNothing(t *testing.T) {
 			refuses := &refusing{refused: map[object.Key]source.Refused{}}
 			var overridden [][]*object.Object
 			cfg := m.tracker.cfg
+			missing := map[object.Key]bool{}
+			cfg.Keys = func(k object.Key) ([]string, bool) { return []string{"no keys"}, missing[k] }
 			cfg.Sources, cfg.Overridden = []source.Source{refuses}, func() [][]*object.Object { return overridden }
 			m.findings.of = map[object.Key][]finding.Finding{}
 			whole := &foundFake{of: m.findings.of}
@@ -115,6 +148,10 @@ func TestRoundsMissNothing(t *testing.T) {
 			cfg.Findings, cfg.Sinks, cfg.Few = whole, map[string]Sink{"test": all}, map[string]Sink{"test": few}
 			m.whole = NewTracker(cfg)
 			steps := dueSteps(m, r, refuses, &overridden)
+			authentication := object.Key{Group: kinds.GroupSecurity, Kind: "RequestAuthentication", Namespace: "shop", Name: "tokens"}
+			m.submit([]normalise.Change{{Key: authentication, Object: &object.Object{Key: authentication, Source: "test", Generation: 1,
+				Body: &security.RequestAuthentication{}}}}, normalise.Judged{})
+			steps["keys"] = func() { missing[authentication] = r.IntN(2) > 0 }
 			m.apply(shopNamespace, edgeGateway, fmt.Sprintf(edgePod, "edge-1", 1))
 			for range 60 {
 				name := slices.Sorted(maps.Keys(steps))[r.IntN(len(steps))]
@@ -127,7 +164,7 @@ func TestRoundsMissNothing(t *testing.T) {
 				if m.tracker.Awaited() != m.whole.Awaited() {
 					t.Fatalf("awaited: %v", m.tracker.Awaited())
 				}
-				if !reflect.DeepEqual(m.all.statuses, all.statuses) || !reflect.DeepEqual(m.few.statuses, few.statuses) {
+				if !reflect.DeepEqual(m.all.written(), all.written()) || !reflect.DeepEqual(m.few.written(), few.written()) {
 					t.Fatal("the sinks have other statuses")
 				}
 			}

@@ -2,9 +2,11 @@
 // Programmed, for Gateways also which servers are served, in the object's `status` and in `fairlead config status`.
 //
 // Tracker.Run evaluates the objects of all sources: the pipeline submits each revision's changes, and the aggregate,
-// the sources, package background, the credentials and the fleet are asked for the rest. Each source that can be
-// written to has a Dispatcher, which keeps the newest status of each object and hands it to a Writer: StoreWriter, or
-// the Writer of package status/kubernetes. docs/adr/0053-status-of-every-object.md has the rules.
+// the sources, package background, the credentials and the fleet are asked for the rest. A round looks at what may have
+// changed (due.go). Each source that can be written to has a Dispatcher, which keeps the newest status of each object
+// and hands it to a Writer: StoreWriter, or the Writer of package status/kubernetes.
+// docs/adr/0053-status-of-every-object.md has the rules, and
+// docs/adr/0114-rounds-of-statuses-look-at-what-has-changed.md those of rounds.
 package status
 
 import (

@@ -130,7 +130,7 @@ type Tracker struct {
 	// The fields below belong to Run.
 	entries   map[object.Key]*entry
 	due       due
-	sent      map[ID]*Status
+	sent      map[ID]sent
 	sequences map[string]uint64
 	recent    []string
 	gateways  gatewaySpecs
@@ -143,6 +143,21 @@ type Tracker struct {
 type change struct {
 	object *object.Object
 	since  uint64
+}
+
+// sent is a status that a sink has taken.
+type sent struct {
+	to     Target
+	status *Status
+}
+
+// holds reports whether what would be written for a row is what the sink has. Of an object of the Gateway API only
+// Status.API is written, which a summary of what the proxies have is no part of.
+func (s sent) holds(row *Row) bool {
+	if s.status == row.Status {
+		return true
+	}
+	return s.status != nil && isAPI(row.Key) && s.to == row.target() && s.status.API != nil && *s.status.API == *row.Status.API
 }
 
 // entry is an object in force.
@@ -169,7 +184,7 @@ func NewTracker(cfg Config) *Tracker {
 	return &Tracker{
 		cfg: cfg, wake: make(chan struct{}, 1), pending: map[object.Key]change{}, judged: map[object.Key]judgement{}, rows: newRows(),
 		services: newGatewayServices(), namespaces: map[string]map[string]string{},
-		entries: map[object.Key]*entry{}, due: newDue(), sent: map[ID]*Status{}, sequences: map[string]uint64{},
+		entries: map[object.Key]*entry{}, due: newDue(), sent: map[ID]sent{}, sequences: map[string]uint64{},
 	}
 }
 
@@ -330,15 +345,15 @@ func (t *Tracker) offer(changed map[ID]*Row) {
 		switch {
 		case sink == nil:
 		case row == nil || isAPI(id.Key) && (row.Foreign || row.Status.API == nil):
-			if t.sent[id] != nil {
+			if t.sent[id].status != nil {
 				delete(t.sent, id)
 				sink.Forget(id.Key)
 			}
-		case t.sent[id] == row.Status:
+		case t.sent[id].holds(row):
 		case t.settling(row, now) || !sink.Put(row.target(), row.Status):
 			t.rows.again(id)
 		default:
-			t.sent[id] = row.Status
+			t.sent[id] = sent{row.target(), row.Status}
 		}
 	}
 }

@@ -130,7 +130,8 @@ func (b *Bench) Measure(ctx context.Context, dir string, keep bool, start func()
 		}
 	}
 	f.Configured = time.Since(began)
-	if err := errors.Join(b.API.Attached(ctx, Routes, countedWithin), c.Settle(ctx)); err != nil {
+	// A contender is at rest when it has written the status of each route, too.
+	if err := errors.Join(b.API.Attached(ctx, Routes, countedWithin), b.API.Judged(ctx, countedWithin), c.Settle(ctx)); err != nil {
 		return nil, err
 	}
 	if f.Memory, err = c.Memory(); err != nil {
@@ -207,7 +208,8 @@ func (b *Bench) changes(ctx context.Context, c *contender.Contender, what string
 
 // atRest waits until a contender has rested, and returns the part of a processor that it uses then.
 func (b *Bench) atRest(ctx context.Context, c *contender.Contender) (float64, error) {
-	if err := c.Settle(ctx); err != nil {
+	// Statuses that are still being written would count as rest.
+	if err := errors.Join(b.API.Judged(ctx, countedWithin), c.Settle(ctx)); err != nil {
 		return 0, err
 	}
 	used := c.CPU()

@@ -198,8 +198,27 @@ func (a *API) Attached(ctx context.Context, routes int, within time.Duration) er
 	})
 }
 
-// attachedPoll is how often the status is looked at.
-const attachedPoll = 20 * time.Millisecond
+// Judged waits until every HTTPRoute has a status.
+func (a *API) Judged(ctx context.Context, within time.Duration) error {
+	return wait.Until(ctx, judgedPoll, within, func() error {
+		list, err := a.Dynamic.Resource(HTTPRoutes).List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		for i := range list.Items {
+			if parents, _, _ := unstructured.NestedSlice(list.Items[i].Object, "status", "parents"); len(parents) == 0 {
+				return fmt.Errorf("HTTPRoute %s has no status", list.Items[i].GetName())
+			}
+		}
+		return nil
+	})
+}
+
+// attachedPoll and judgedPoll are how often the status of the Gateway is looked at, and those of all routes.
+const (
+	attachedPoll = 20 * time.Millisecond
+	judgedPoll   = 2 * time.Second
+)
 
 func ignoreNotFound(err error) error {
 	if apierrors.IsNotFound(err) {
