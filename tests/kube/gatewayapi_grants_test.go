@@ -146,11 +146,14 @@ func (p *passing) answers() map[string]int {
 	return p.said
 }
 
-// asker asks the gateway for shop.example.com, over a connection that it keeps.
-func asker(port int) func() string {
-	client := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{}}
+// asker asks the gateway for shop.example.com, over a connection that it keeps, of TLS if there is a configuration.
+func asker(port int, config *tls.Config) func() string {
+	client, scheme := &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{TLSClientConfig: config}}, "http"
+	if config != nil {
+		scheme = "https"
+	}
 	return func() string {
-		req, err := http.NewRequest(http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d/", port), http.NoBody)
+		req, err := http.NewRequest(http.MethodGet, fmt.Sprintf("%s://127.0.0.1:%d/", scheme, port), http.NoBody)
 		if err != nil {
 			return err.Error()
 		}
@@ -192,8 +195,10 @@ func TestARemovedGrantEndsRequestsWithinASecond(t *testing.T) {
 	s.Apply(t, secret("keys", "wildcard", chain, key)+"\n---\n"+backendGrant+"\n---\n"+secretGrant)
 	startGatewayOf(t, a.watcher, startXDSServer(t, a.watcher), "shop", "edge-1", "198.18.0.9", "edge")
 
-	// Connections that were made with the key are no subject here: Envoy drains them.
-	requests := keepAsking(t, 4, func() func() string { return asker(plain) })
+	requests := keepAsking(t, 4, func() func() string { return asker(plain, nil) })
+	kept := keepAsking(t, 2, func() func() string {
+		return asker(secure, &tls.Config{RootCAs: roots, ServerName: "shop.example.com", MinVersion: tls.VersionTLS12})
+	})
 	handshakes := keepAsking(t, 2, func() func() string {
 		dialer := &tls.Dialer{Config: &tls.Config{RootCAs: roots, ServerName: "shop.example.com", MinVersion: tls.VersionTLS12}}
 		return func() string {
@@ -236,8 +241,10 @@ func TestARemovedGrantEndsRequestsWithinASecond(t *testing.T) {
 	}
 	for range rounds {
 		handshakes.passes(t)
+		kept.passes(t)
 		removed := grant("keys")
 		within("handshakes", handshakes.ended(t, removed))
+		within("requests by connections that were made with the key", kept.ended(t, removed))
 		a.audited(t, removed, a.watcher.ca.ID("shop", "edge").String(), "Secret", "keys", "wildcard")
 		s.Apply(t, secretGrant)
 	}

@@ -107,8 +107,11 @@ type GatewayListeners struct {
 	// backend_credential is the name, "kubernetes-gateway://<namespace>/<Secret>", of the certificate that the gateway
 	// shows to backends which a BackendTLSPolicy describes; empty for none.
 	BackendCredential string `protobuf:"bytes,5,opt,name=backend_credential,json=backendCredential,proto3" json:"backend_credential,omitempty"`
-	unknownFields     protoimpl.UnknownFields
-	sizeCache         protoimpl.SizeCache
+	// revoked are listeners for HTTPS that are not served because no ReferenceGrant allows their certificates. Requests
+	// by connections that were made while one did get 421. They have no tls.
+	Revoked       []*GatewayListener `protobuf:"bytes,6,rep,name=revoked,proto3" json:"revoked,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GatewayListeners) Reset() {
@@ -174,6 +177,13 @@ func (x *GatewayListeners) GetBackendCredential() string {
 		return x.BackendCredential
 	}
 	return ""
+}
+
+func (x *GatewayListeners) GetRevoked() []*GatewayListener {
+	if x != nil {
+		return x.Revoked
+	}
+	return nil
 }
 
 // WorkloadSelection selects workloads of a namespace by labels, of which there is at least one.
@@ -1060,7 +1070,7 @@ var File_fairlead_config_v1_gatewayapi_proto protoreflect.FileDescriptor
 
 const file_fairlead_config_v1_gatewayapi_proto_rawDesc = "" +
 	"\n" +
-	"#fairlead/config/v1/gatewayapi.proto\x12\x12fairlead.config.v1\x1a\x19google/protobuf/any.proto\"\x88\x02\n" +
+	"#fairlead/config/v1/gatewayapi.proto\x12\x12fairlead.config.v1\x1a\x19google/protobuf/any.proto\"\xc7\x02\n" +
 	"\x10GatewayListeners\x12\x18\n" +
 	"\agateway\x18\x01 \x01(\tR\agateway\x12!\n" +
 	"\flistener_set\x18\x02 \x01(\tR\vlistenerSet\x12E\n" +
@@ -1068,7 +1078,8 @@ const file_fairlead_config_v1_gatewayapi_proto_rawDesc = "" +
 	"selections\x18\x03 \x03(\v2%.fairlead.config.v1.WorkloadSelectionR\n" +
 	"selections\x12A\n" +
 	"\tlisteners\x18\x04 \x03(\v2#.fairlead.config.v1.GatewayListenerR\tlisteners\x12-\n" +
-	"\x12backend_credential\x18\x05 \x01(\tR\x11backendCredential\"\xb7\x01\n" +
+	"\x12backend_credential\x18\x05 \x01(\tR\x11backendCredential\x12=\n" +
+	"\arevoked\x18\x06 \x03(\v2#.fairlead.config.v1.GatewayListenerR\arevoked\"\xb7\x01\n" +
 	"\x11WorkloadSelection\x12\x1c\n" +
 	"\tnamespace\x18\x01 \x01(\tR\tnamespace\x12I\n" +
 	"\x06labels\x18\x02 \x03(\v21.fairlead.config.v1.WorkloadSelection.LabelsEntryR\x06labels\x1a9\n" +
@@ -1178,25 +1189,26 @@ var file_fairlead_config_v1_gatewayapi_proto_goTypes = []any{
 var file_fairlead_config_v1_gatewayapi_proto_depIdxs = []int32{
 	2,  // 0: fairlead.config.v1.GatewayListeners.selections:type_name -> fairlead.config.v1.WorkloadSelection
 	3,  // 1: fairlead.config.v1.GatewayListeners.listeners:type_name -> fairlead.config.v1.GatewayListener
-	14, // 2: fairlead.config.v1.WorkloadSelection.labels:type_name -> fairlead.config.v1.WorkloadSelection.LabelsEntry
-	0,  // 3: fairlead.config.v1.GatewayListener.protocol:type_name -> fairlead.config.v1.ListenerProtocol
-	15, // 4: fairlead.config.v1.GatewayListener.tls:type_name -> google.protobuf.Any
-	5,  // 5: fairlead.config.v1.AttachedRoute.listeners:type_name -> fairlead.config.v1.ListenerAttachment
-	7,  // 6: fairlead.config.v1.AttachedRoute.services:type_name -> fairlead.config.v1.ServiceAttachment
-	8,  // 7: fairlead.config.v1.AttachedRoute.rules:type_name -> fairlead.config.v1.AttachedRule
-	6,  // 8: fairlead.config.v1.ListenerAttachment.hosts:type_name -> fairlead.config.v1.AttachedHost
-	10, // 9: fairlead.config.v1.AttachedRule.matches:type_name -> fairlead.config.v1.RuleMatch
-	15, // 10: fairlead.config.v1.AttachedRule.http:type_name -> google.protobuf.Any
-	11, // 11: fairlead.config.v1.AttachedRule.destinations:type_name -> fairlead.config.v1.AttachedDestination
-	9,  // 12: fairlead.config.v1.AttachedRule.backend_rewrites:type_name -> fairlead.config.v1.BackendRewrite
-	15, // 13: fairlead.config.v1.BackendRewrite.rewrite:type_name -> google.protobuf.Any
-	15, // 14: fairlead.config.v1.RuleMatch.match:type_name -> google.protobuf.Any
-	13, // 15: fairlead.config.v1.BackendTLS.targets:type_name -> fairlead.config.v1.BackendTLSTarget
-	16, // [16:16] is the sub-list for method output_type
-	16, // [16:16] is the sub-list for method input_type
-	16, // [16:16] is the sub-list for extension type_name
-	16, // [16:16] is the sub-list for extension extendee
-	0,  // [0:16] is the sub-list for field type_name
+	3,  // 2: fairlead.config.v1.GatewayListeners.revoked:type_name -> fairlead.config.v1.GatewayListener
+	14, // 3: fairlead.config.v1.WorkloadSelection.labels:type_name -> fairlead.config.v1.WorkloadSelection.LabelsEntry
+	0,  // 4: fairlead.config.v1.GatewayListener.protocol:type_name -> fairlead.config.v1.ListenerProtocol
+	15, // 5: fairlead.config.v1.GatewayListener.tls:type_name -> google.protobuf.Any
+	5,  // 6: fairlead.config.v1.AttachedRoute.listeners:type_name -> fairlead.config.v1.ListenerAttachment
+	7,  // 7: fairlead.config.v1.AttachedRoute.services:type_name -> fairlead.config.v1.ServiceAttachment
+	8,  // 8: fairlead.config.v1.AttachedRoute.rules:type_name -> fairlead.config.v1.AttachedRule
+	6,  // 9: fairlead.config.v1.ListenerAttachment.hosts:type_name -> fairlead.config.v1.AttachedHost
+	10, // 10: fairlead.config.v1.AttachedRule.matches:type_name -> fairlead.config.v1.RuleMatch
+	15, // 11: fairlead.config.v1.AttachedRule.http:type_name -> google.protobuf.Any
+	11, // 12: fairlead.config.v1.AttachedRule.destinations:type_name -> fairlead.config.v1.AttachedDestination
+	9,  // 13: fairlead.config.v1.AttachedRule.backend_rewrites:type_name -> fairlead.config.v1.BackendRewrite
+	15, // 14: fairlead.config.v1.BackendRewrite.rewrite:type_name -> google.protobuf.Any
+	15, // 15: fairlead.config.v1.RuleMatch.match:type_name -> google.protobuf.Any
+	13, // 16: fairlead.config.v1.BackendTLS.targets:type_name -> fairlead.config.v1.BackendTLSTarget
+	17, // [17:17] is the sub-list for method output_type
+	17, // [17:17] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_fairlead_config_v1_gatewayapi_proto_init() }

@@ -108,6 +108,13 @@ func (l *lookup) listener(g *gateway, kind string, o *object.Object, id Listener
 	return out
 }
 
+// revoked reports whether the listener is for HTTPS and is not served because its certificates are not granted. Secrets
+// that are not there do not count: one that is replaced may be gone for a moment.
+func (l *listener) revoked() bool {
+	return l.protocol == configv1.ListenerProtocol_LISTENER_PROTOCOL_HTTPS && l.refused == nil && l.conflict == nil && l.broken &&
+		l.unresolved != nil && l.unresolved.reason == string(gatewayv1.ListenerReasonRefNotPermitted)
+}
+
 // unsupportedValue refuses the listener.
 func (l *listener) unsupportedValue(format string, args ...any) {
 	if l.refused == nil {

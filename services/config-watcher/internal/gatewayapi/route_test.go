@@ -92,6 +92,10 @@ func TestGrantsComeAndGo(t *testing.T) {
 		if got := w.listeners("web")["https"] != nil; got != listener {
 			t.Errorf("%s: the listener is served: %v", what, got)
 		}
+		revoked := w.resources[gatewayKey("Gateway", "shop", "web")].GetListeners().GetRevoked()
+		if got := len(revoked) == 1 && revoked[0].GetName() == "https" && revoked[0].GetTls() == nil; got == listener {
+			t.Errorf("%s: revoked are %v", what, revoked)
+		}
 		if got := strings.Contains(w.route("HTTPRoute", "shop", "r").GetRules()[0].String(), "cart.other.svc"); got != route {
 			t.Errorf("%s: the route leads there: %v", what, got)
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -91,6 +92,15 @@ func (g *keyedGateway) listeners(hostnames ...string) *configv1.Resource {
 		})
 	}
 	return meshtest.GatewayAPI(mesh.KindGatewayListeners, "gateways", "shop", out)
+}
+
+// revoke moves a listener of listeners to those whose certificate is not granted any more.
+func revoke(r *configv1.Resource, hostname string) *configv1.Resource {
+	spec := proto.CloneOf(r.GetGatewayApi().GetListeners())
+	i := slices.IndexFunc(spec.GetListeners(), func(l *configv1.GatewayListener) bool { return l.GetHostname() == hostname })
+	spec.Revoked = []*configv1.GatewayListener{spec.GetListeners()[i]}
+	spec.Listeners = slices.Delete(spec.GetListeners(), i, i+1)
+	return meshtest.GatewayAPI(mesh.KindGatewayListeners, "gateways", "shop", spec)
 }
 
 // kept is a connection to a host of the gateway that is kept.
@@ -211,4 +221,43 @@ func TestMisdirectedGRPCByEnvoy(t *testing.T) {
 			t.Error(err)
 		}
 	}
+}
+
+// With a real Envoy, a connection that was made while a listener's certificate was granted serves no request from the
+// moment on when it is not, long before Envoy has drained it; requests come again with the grant. Where the listener is
+// removed without that, connections drain as ever.
+func TestConnectionsOfARevokedListenerServeNoRequests(t *testing.T) {
+	const port, a, b = 8455, "a.example.com", "b.example.com"
+	g := startKeyedGateway(t, port, attachedRoute(mesh.KindHTTPRoute, a, []*configv1.ListenerAttachment{attachment(a, a)},
+		rule("a", "/*", answer(http.StatusOK))))
+	for _, others := range [][]string{{b}, nil} {
+		whole, without := g.listeners(append([]string{a}, others...)...), g.listeners(others...)
+		for _, http2 := range []bool{false, true} {
+			g.Apply([]*configv1.Resource{whole}, nil)
+			g.keep(a, http2).until(t, http.StatusOK)
+			k := g.keep(a, http2)
+			k.until(t, http.StatusOK)
+			g.Apply([]*configv1.Resource{revoke(whole, a)}, nil)
+			began := time.Now()
+			k.until(t, http.StatusMisdirectedRequest)
+			if took := time.Since(began); took > drainTime*3/4 || k.made != 1 {
+				t.Errorf("beside %v: requests pass for %v, by %d connections", others, took, k.made)
+			}
+		}
+		g.Apply([]*configv1.Resource{whole}, nil)
+		k := g.keep(a, false)
+		k.until(t, http.StatusOK)
+		g.Apply([]*configv1.Resource{without}, nil)
+		testkit.Eventually(t, testkit.Patience, func() error {
+			status, err := k.ask(t)
+			if err == nil && status != http.StatusOK {
+				t.Errorf("beside %v: a connection that drains answers %d", others, status)
+			}
+			if err == nil && k.made == 1 {
+				return errors.New("it is not drained")
+			}
+			return nil
+		})
+	}
+	g.proxy.Accepted()
 }

@@ -118,6 +118,21 @@ func (p Port) ListenerRoute(l Listener) string {
 	return resourcename.ListenerRouteConfig(p.Number, l.Reference())
 }
 
+// IsRevoked reports whether a name is that of the route configuration of a listener for HTTPS whose certificate the
+// gateway may not use any more.
+func IsRevoked(r *input.Reader, route string) bool {
+	for _, owner := range r.GatewayListeners() {
+		for _, l := range owner.Spec.GetRevoked() {
+			for _, number := range targetPorts(r.Targets(), l.GetPort(), false) {
+				if resourcename.ListenerRouteConfig(number, owner.Reference(l.GetName())) == route {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
 // addListeners adds the listeners of the Gateway API to the ports. Listeners of a kind that the port does not have, and
 // those with a hostname that an older one of the port has, are left out.
 func (p *ports) addListeners(r *input.Reader) {

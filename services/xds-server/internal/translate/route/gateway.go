@@ -50,6 +50,12 @@ func gatewayRouteConfig(r *input.Reader, name string) (*routev3.RouteConfigurati
 			}
 		}
 	}
+	if !found && gateway.IsRevoked(r, name) {
+		// Envoy drains the connections of the listener, and would answer with the last routes until they are closed.
+		out := newConfiguration(name)
+		out.VirtualHosts = []*routev3.VirtualHost{misdirectedHost("revoked", "*")}
+		return out, nil
+	}
 	if !found {
 		return nil, nil
 	}

@@ -125,11 +125,7 @@ func (c listenerRoutes) host(domain string) (*routev3.VirtualHost, error) {
 		if c.only == nil || !slices.Contains(c.port.Misdirected(*c.only), domain) {
 			return nil, nil
 		}
-		// Envoy makes the status of gRPC from that of HTTP: UNKNOWN from 421, UNAVAILABLE from 503.
-		grpc := directResponseRoute("misdirected", http.StatusServiceUnavailable)
-		grpc.Match.Grpc = &routev3.RouteMatch_GrpcRouteMatchOptions{}
-		out.Routes = []*routev3.Route{grpc, directResponseRoute("misdirected", http.StatusMisdirectedRequest)}
-		return out, nil
+		return misdirectedHost(c.name(domain), domain), nil
 	}
 	found := l.Routes(c.r, domain)
 	if len(found) == 0 && domain != l.Host() {
@@ -144,4 +140,15 @@ func (c listenerRoutes) host(domain string) (*routev3.VirtualHost, error) {
 	out.Routes, err = b.attached(found)
 	c.slim(b, out)
 	return out, err
+}
+
+// misdirectedHost is the virtual host of requests that have come by the wrong connection.
+func misdirectedHost(name, domain string) *routev3.VirtualHost {
+	// Envoy makes the status of gRPC from that of HTTP: UNKNOWN from 421, UNAVAILABLE from 503.
+	grpc := directResponseRoute("misdirected", http.StatusServiceUnavailable)
+	grpc.Match.Grpc = &routev3.RouteMatch_GrpcRouteMatchOptions{}
+	out := virtualHost(name)
+	out.Domains = []string{domain}
+	out.Routes = []*routev3.Route{grpc, directResponseRoute("misdirected", http.StatusMisdirectedRequest)}
+	return out
 }
