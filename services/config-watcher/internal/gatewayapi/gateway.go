@@ -231,12 +231,12 @@ func (l *lookup) workloads(g *gateway, spec *gatewayv1.GatewaySpec) {
 		named = true
 		n, ok := l.serviceOf(a.Value, g.name.Namespace)
 		if !ok {
-			g.unusable(i, "%q is no Service of the cluster; write NAME, NAME.NAMESPACE.svc or NAME.NAMESPACE.svc.%s", a.Value, l.cfg.Domain)
+			g.unusable(i, false, "%q is no Service of the cluster; write NAME, NAME.NAMESPACE.svc or NAME.NAMESPACE.svc.%s", a.Value, l.cfg.Domain)
 			continue
 		}
 		o := l.service(n)
 		if o == nil {
-			g.unusable(i, "there is no Service %s; create it, or correct the name", n)
+			g.unusable(i, true, "there is no Service %s; create it, or correct the name", n)
 		}
 		if g.status.Service == (Name{}) || o != nil && !there {
 			g.status.Service, there = n, o != nil
@@ -256,8 +256,9 @@ func (l *lookup) workloads(g *gateway, spec *gatewayv1.GatewaySpec) {
 }
 
 // unusable notes that an address of the Gateway names no Service that is there.
-func (g *gateway) unusable(address int, format string, args ...any) {
-	g.status.Unusable = append(g.status.Unusable, fmt.Sprintf("spec.addresses[%d].value: ", address)+fmt.Sprintf(format, args...))
+func (g *gateway) unusable(address int, missing bool, format string, args ...any) {
+	g.status.Unusable = append(g.status.Unusable,
+		UnusableAddress{fmt.Sprintf("spec.addresses[%d].value: ", address) + fmt.Sprintf(format, args...), missing})
 }
 
 // foreign reports whether tenancy forbids a Gateway of a namespace to have the workloads of a Service.

@@ -297,15 +297,20 @@ func TestUnusableAddresses(t *testing.T) {
 	w := load(t, objectOf("Service", "shop", "edge", "{selector: {app: edge}, ports: [{port: 80}]}")+gatewayOf("web",
 		"  addresses: [{type: Hostname, value: edge}, {type: Hostname, value: a.example.com}, {type: Hostname, value: lost.shop.svc}, "+
 			"{type: IPAddress, value: 192.0.2.1}]", "{name: http, port: 80, protocol: HTTP}"))
-	got := strings.Join(w.statuses[gatewayKey("Gateway", "shop", "web")].Gateway.Unusable, "\n")
+	got := ""
+	for i, u := range w.statuses[gatewayKey("Gateway", "shop", "web")].Gateway.Unusable {
+		if got += u.Message + "\n"; u.Missing != (i == 1) {
+			t.Errorf("%s: could be a Service: %v", u.Message, u.Missing)
+		}
+	}
 	want := `spec.addresses[1].value: "a.example.com" is no Service of the cluster; write NAME, NAME.NAMESPACE.svc or ` +
-		"NAME.NAMESPACE.svc.cluster.local\nspec.addresses[2].value: there is no Service shop/lost; create it, or correct the name"
+		"NAME.NAMESPACE.svc.cluster.local\nspec.addresses[2].value: there is no Service shop/lost; create it, or correct the name\n"
 	if got != want {
 		t.Errorf("says\n%s\nwant\n%s", got, want)
 	}
 	w.put(t, objectOf("Service", "shop", "lost", "{selector: {app: lost}, ports: [{port: 80}]}"))
 	if got := w.statuses[gatewayKey("Gateway", "shop", "web")].Gateway.Unusable; len(got) != 1 {
-		t.Errorf("with the Service: %q", got)
+		t.Errorf("with the Service: %v", got)
 	}
 }
 

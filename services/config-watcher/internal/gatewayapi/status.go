@@ -42,11 +42,18 @@ type GatewayStatus struct {
 	// Service is the one, of another owner, that the addresses name, the first one that exists if they name several; it
 	// may not exist. The zero Name if the Gateway gets a deployment of its own, or is of a class without.
 	Service Name
-	// Unusable says which addresses that the Gateway asks for name no Service that is there, as
-	// "<field>: <reason>; <remedy>".
-	Unusable []string
+	// Unusable are the addresses of type Hostname that the Gateway asks for and that name no Service that is there.
+	Unusable []UnusableAddress
 	// Remote is true if the Gateway has no workloads in this cluster.
 	Remote bool
+}
+
+// UnusableAddress is an address that names no Service that is there.
+type UnusableAddress struct {
+	// Message is "<field>: <reason>; <remedy>".
+	Message string
+	// Missing is true if it could be the name of a Service.
+	Missing bool
 }
 
 // ListenerStatus is the status of a listener of a Gateway or ListenerSet without its condition Programmed.

@@ -148,7 +148,7 @@ func (s *serving) address(t *Tracker, n gatewayapi.Name, judged *gatewayapi.Gate
 		}
 		return
 	case judged.Service == (gatewayapi.Name{}) && len(judged.Unusable) > 0: // it has no deployment of its own either
-		s.unusable(judged.Unusable[0])
+		s.unusable(judged.Unusable[0].Message)
 		return
 	case service == nil && judged.Service != (gatewayapi.Name{}):
 		s.unusable("there is no Service " + judged.Service.String())
@@ -194,7 +194,7 @@ func (s *serving) address(t *Tracker, n gatewayapi.Name, judged *gatewayapi.Gate
 		}
 	}
 	if len(judged.Unusable) > 0 {
-		s.unusable(judged.Unusable[0])
+		s.unusable(judged.Unusable[0].Message)
 		return
 	}
 	if len(s.addresses) == 0 && service != nil {

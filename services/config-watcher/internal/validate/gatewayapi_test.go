@@ -73,6 +73,24 @@ func TestGatewayAPIDefaults(t *testing.T) {
 	}
 }
 
+// TestGatewayAPIWithoutEffect: accepted fields that nothing reads are named.
+func TestGatewayAPIWithoutEffect(t *testing.T) {
+	const rule = "rules: [{backendRefs: [{name: a, port: 80}], sessionPersistence: {sessionName: a}}]"
+	for spec, want := range map[string]string{
+		rule: "spec.rules[0].sessionPersistence: has no effect: it is experimental, and not supported; remove it",
+		"useDefaultGateways: All\nrules: [{backendRefs: [{name: a, port: 80}]}]":  "spec.useDefaultGateways: has no effect: it is",
+		"useDefaultGateways: None\nrules: [{backendRefs: [{name: a, port: 80}]}]": "",
+	} {
+		o, problems := judge(t, gatewayObject("v1", "HTTPRoute", spec))
+		if o == nil {
+			t.Fatal(problems)
+		}
+		if got := o.Warnings.Error(); !strings.Contains(got, want) || (len(o.Warnings) > 0) != (want != "") {
+			t.Errorf("%s: warns %q, want %q", spec, got, want)
+		}
+	}
+}
+
 // TestGatewayAPIOfAnAPIServer: an API server may have newer definitions. Its objects are taken with their known fields,
 // and what is left out is named.
 func TestGatewayAPIOfAnAPIServer(t *testing.T) {

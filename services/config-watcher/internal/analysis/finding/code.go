@@ -134,6 +134,7 @@ const (
 	ListenerNotServed        Code = "ListenerNotServed"
 	ListenerTaken            Code = "ListenerTaken"
 	GatewayAddressUnusable   Code = "GatewayAddressUnusable"
+	GatewayServiceNotFound   Code = "GatewayServiceNotFound"
 	DatagramsDropped         Code = "DatagramsDropped"
 	ListenerReferenceInvalid Code = "ListenerReferenceInvalid"
 	RouteParentNotFound      Code = "RouteParentNotFound"

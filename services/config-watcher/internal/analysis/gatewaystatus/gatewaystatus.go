@@ -212,8 +212,12 @@ func (a *analysis) status(s *gatewayapi.Status) {
 			}
 		}
 		a.listeners(s.Gateway.Listeners)
-		for _, message := range s.Gateway.Unusable {
-			a.told(finding.GatewayAddressUnusable, "spec.addresses", message)
+		for _, u := range s.Gateway.Unusable {
+			code := finding.GatewayAddressUnusable
+			if u.Missing {
+				code = finding.GatewayServiceNotFound
+			}
+			a.told(code, "spec.addresses", u.Message)
 		}
 	case s.ListenerSet != nil:
 		a.listeners(s.ListenerSet.Listeners)

@@ -94,6 +94,8 @@ func TestGatewayAPI(t *testing.T) {
 		"an address that is no Service": {"{apiVersion: gateway.networking.k8s.io/v1, kind: Gateway, metadata: {name: g, namespace: infra}, " +
 			"spec: {gatewayClassName: istio, addresses: [{type: Hostname, value: web.example.com}], listeners: [" + http + "]}}",
 			"GatewayAddressUnusable Gateway.gateway.networking.k8s.io infra/g spec.addresses[0].value", "write NAME, NAME.NAMESPACE.svc"},
+		"an address of a Service that is not there": {gateway("istio", http+strings.Replace(toWebService, "web", "wbe", 1)),
+			"GatewayServiceNotFound Gateway.gateway.networking.k8s.io infra/g spec.addresses[0].value", "create it"},
 		"a ListenerSet that is not allowed": {"{apiVersion: gateway.networking.k8s.io/v1, kind: ListenerSet, metadata: {name: s, namespace: " +
 			"shop}, spec: {parentRef: {name: edge, namespace: infra}, listeners: [" + http + "]}}",
 			"GatewayNotAccepted ListenerSet shop/s spec.parentRef", "allowedListeners"},

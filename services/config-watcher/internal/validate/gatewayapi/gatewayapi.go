@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation/field"
 
 	"fairlead.dev/services/config-watcher/internal/decode"
+	"fairlead.dev/services/config-watcher/internal/manifest"
 )
 
 // Decode decodes the object of the Decoder's document, with the defaults of its kind and version, into the Go type of
@@ -45,7 +46,25 @@ func Decode(d *decode.Decoder, kind, version string, checked bool, into any) (us
 	d.Lenient = checked
 	usable = d.BodyOf(kind, tree, into)
 	d.Lenient = false
+	if usable {
+		ineffective(d)
+	}
 	return usable && !refused
+}
+
+// ineffective warns of fields of the experimental channel that nothing here reads.
+func ineffective(d *decode.Decoder) {
+	const reason, remedy = "it is experimental, and not supported", "remove it"
+	spec, _ := d.Doc.Tree["spec"].(map[string]any)
+	for _, name := range []string{"defaultScope", "useDefaultGateways"} {
+		v, written := spec[name]
+		d.WarnIf(written && v != "None", manifest.Field("spec", name), reason, remedy)
+	}
+	rules, _ := spec["rules"].([]any)
+	for at, rule := range manifest.Items("spec.rules", rules) {
+		fields, _ := rule.(map[string]any)
+		d.WarnIf(fields["sessionPersistence"] != nil, manifest.Field(at, "sessionPersistence"), reason, remedy)
+	}
 }
 
 // Filled returns the spec of an object with the defaults of its kind and version; nil if it has none.
