@@ -188,15 +188,15 @@ func (h *hosts) change(i int, exists bool) (*discovery.DeltaDiscoveryResponse, e
 	return response, err
 }
 
-// Alone measures how long Envoy itself takes: a bare server tells it what a contender had for it, whose figures have to
-// be recorded, and then adds and removes HTTPRoutes as Measure does, by the same virtual hosts. With such virtual hosts
-// no control plane can be faster. The CPU is Envoy's.
-func (b *Bench) Alone(ctx context.Context, dir string, f *Figures) (added, removed *Change, err error) {
-	pattern, err := newHosts(f.held)
+// alone measures how long Envoy itself takes: a bare server tells it what a contender had for it, and then adds and
+// removes HTTPRoutes as Measure does, by the same virtual hosts: with these, no control plane can be faster. The CPU is
+// Envoy's.
+func (b *Bench) alone(ctx context.Context, dir string, held recorded) (added, removed *Change, err error) {
+	pattern, err := newHosts(held)
 	if err != nil {
 		return nil, nil, err
 	}
-	server := &bare{held: f.held}
+	server := &bare{held: held}
 	lis, err := new(net.ListenConfig).Listen(ctx, "tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, nil, err

@@ -70,12 +70,14 @@ type Figures struct {
 	Configured      time.Duration
 	Memory, Churned machine.Memory
 	Added, Removed  *Change
-	Counted         time.Duration
-	PerChurn        time.Duration
-	EnvoyPerChurn   time.Duration
-	BytesPerChurn   int64
-	Sent, Failed    int64
-	Changes         int
+	// AddedAlone and RemovedAlone are what Envoy takes without the contender, with Envoy's CPU; nil if not measured.
+	AddedAlone, RemovedAlone *Change
+	Counted                  time.Duration
+	PerChurn                 time.Duration
+	EnvoyPerChurn            time.Duration
+	BytesPerChurn            int64
+	Sent, Failed             int64
+	Changes                  int
 
 	held recorded
 }
@@ -107,9 +109,9 @@ func (b *Bench) Load(ctx context.Context, definitions ...string) error {
 	return b.API.CreateHTTPRoutes(ctx, 0, Routes)
 }
 
-// Measure starts a contender, measures it with an Envoy whose files are in dir, and stops it. With keep, what the
-// contender has for Envoy is recorded for Alone.
-func (b *Bench) Measure(ctx context.Context, dir string, keep bool, start func() (*contender.Contender, error)) (*Figures, error) {
+// Measure starts a contender, measures it with an Envoy whose files are in dir, and stops it. With alone, it then
+// measures Envoy by itself, with what the contender had for it.
+func (b *Bench) Measure(ctx context.Context, dir string, alone bool, start func() (*contender.Contender, error)) (*Figures, error) {
 	f := &Figures{}
 	began := time.Now()
 	c, err := start()
@@ -137,7 +139,7 @@ func (b *Bench) Measure(ctx context.Context, dir string, keep bool, start func()
 	if f.Memory, err = c.Memory(); err != nil {
 		return nil, err
 	}
-	if keep {
+	if alone {
 		if f.held, err = record(ctx, c.Address); err != nil {
 			return nil, fmt.Errorf("what %s has for Envoy: %w", c.Name, err)
 		}
@@ -156,6 +158,11 @@ func (b *Bench) Measure(ctx context.Context, dir string, keep bool, start func()
 		return nil, fmt.Errorf("Envoy has rejected %d updates, %w\n%s", n, err, envoy.LogTail())
 	}
 	c.Stop()
+	if alone {
+		if f.AddedAlone, f.RemovedAlone, err = b.alone(ctx, dir, f.held); err != nil {
+			return nil, err
+		}
+	}
 	return f, b.API.DeleteHTTPRoutes(ctx, Routes, Churned+f.Changes)
 }
 

@@ -45,10 +45,6 @@ func (l *lab) gateway(ctx context.Context, t *table) error {
 	if err != nil {
 		return fmt.Errorf("fairlead: %w", err)
 	}
-	added, removed, err := b.Alone(ctx, dir, ours)
-	if err != nil {
-		return err
-	}
 	theirs, err := b.Measure(ctx, dir, false, func() (*contend.Contender, error) {
 		return contend.Istiod(ctx, b.API, istio, dir, &l.cores.Server, istiodForStockEnvoy...)
 	})
@@ -56,6 +52,7 @@ func (l *lab) gateway(ctx context.Context, t *table) error {
 		return fmt.Errorf("istiod: %w", err)
 	}
 	gatewayLines(t, b.Lasts, ours, theirs)
-	aloneLines(t, added, removed)
+	aloneLine(t, "added", ours.AddedAlone)
+	aloneLine(t, "removed", ours.RemovedAlone)
 	return nil
 }

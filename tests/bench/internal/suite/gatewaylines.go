@@ -64,15 +64,8 @@ func gatewayLines(t *table, lasts time.Duration, o, i *edge.Figures) {
 	memory("churn/memory", churn+": memory after it", o.Churned.Resident, i.Churned.Resident)
 }
 
-// aloneLines are the figures of Envoy without a control plane.
-func aloneLines(t *table, added, removed *edge.Change) {
-	for _, k := range []struct {
-		id, what string
-		c        *edge.Change
-	}{{"added", "a route is added", added}, {"removed", "one is removed", removed}} {
-		what := "Envoy alone, told the same by a server that computes nothing: " + k.what
-		t.add(line{id: "gateway/alone/" + k.id + "/p99", what: what + ": p99", figure: ms(percentile(k.c.Delays, 0.99))})
-		t.add(line{id: "gateway/alone/" + k.id + "/p50", what: what + ": median", figure: ms(percentile(k.c.Delays, 0.5))})
-		t.add(line{id: "gateway/alone/" + k.id + "/cpu", what: what + ": CPU of Envoy", figure: ms(k.c.CPU)})
-	}
+// aloneLine is what Envoy takes without a control plane.
+func aloneLine(t *table, what string, c *edge.Change) {
+	t.add(line{id: "gateway/alone/" + what, what: "Envoy alone, told by a bare server: a route is " + what + ": p99, median, CPU",
+		figure: ms(percentile(c.Delays, 0.99)) + ", " + ms(percentile(c.Delays, 0.5)) + ", " + ms(c.CPU)})
 }
