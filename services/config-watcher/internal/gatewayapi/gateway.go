@@ -311,8 +311,8 @@ func (s *State) listenerStatuses(listeners []*listener) []ListenerStatus {
 	return out
 }
 
-// listenersOf is the resource of the Gateway or of a ListenerSet; nil if no listener is served or revoked. Listeners that
-// lose to another Gateway are in it: each of the workloads decides which it serves, by the same rule.
+// listenersOf is the resource of the Gateway or of a ListenerSet; nil if no listener is served or revoked. Listeners
+// that lose to another Gateway are in it: each of the workloads decides which it serves, by the same rule.
 func (g *gateway) listenersOf(o *object.Object, set string, listeners []*listener) *configv1.GatewayAPIConfig {
 	out := &configv1.GatewayListeners{Gateway: g.name.String(), ListenerSet: set, Selections: g.selections, BackendCredential: g.backend}
 	for _, l := range listeners {
