@@ -75,12 +75,20 @@ func (a *Aggregate) apply(ctx context.Context, from string, events []source.Even
 	}
 }
 
+// maxLogged bounds how many warnings of one version of an object are logged.
+const maxLogged = 10
+
 // warn logs the warnings of an object that comes into force, unless the version before it had the same.
 func (a *Aggregate) warn(before, after *object.Object) {
 	if after == nil || before != nil && slices.Equal(before.Warnings, after.Warnings) {
 		return
 	}
-	for _, w := range after.Warnings {
+	for i, w := range after.Warnings {
+		if i == maxLogged {
+			a.log.Warn("more fields of the object have no effect, see /debug/sources", "source", after.Source,
+				"object", after.Key.String(), "count", len(after.Warnings)-maxLogged)
+			break
+		}
 		a.log.Warn("object accepted, one of its fields has no effect", "source", after.Source, "warning", w.Error())
 	}
 }

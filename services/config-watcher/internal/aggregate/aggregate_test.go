@@ -1,8 +1,10 @@
 package aggregate
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"log/slog"
 	"strings"
 	"testing"
 
@@ -78,5 +80,21 @@ func TestFirstSourceIsInForce(t *testing.T) {
 	}
 	if a.Get(object.Key{Kind: "Namespace", Name: "y"}).Source != "second" || a.Get(object.Key{Kind: "Namespace", Name: "x"}) != nil {
 		t.Error("Get disagrees")
+	}
+}
+
+// TestWarningsOfAnObjectAreBounded: one object can have a warning for each of thousands of fields.
+func TestWarningsOfAnObjectAreBounded(t *testing.T) {
+	var lines bytes.Buffer
+	s := &fake{name: "source"}
+	New(slog.New(slog.NewTextHandler(&lines, nil)), func(context.Context, []normalise.Change) {}, "", s)
+	k := object.Key{Kind: "VirtualService", Namespace: "shop", Name: "large"}
+	large := &object.Object{Key: k, Source: s.name}
+	for i := range 20_000 {
+		large.Warnings = append(large.Warnings, object.Problem{Object: k.String(), Field: fmt.Sprint("spec.http[", i, "]"), Reason: "has no effect"})
+	}
+	s.handle(context.Background(), s.name, []source.Event{{Key: k, Object: large}})
+	if n := strings.Count(lines.String(), "\n"); n != maxLogged+1 || !strings.Contains(lines.String(), "count=19990") {
+		t.Errorf("%d lines, the last is %s", n, lines.String()[max(lines.Len()-300, 0):])
 	}
 }
