@@ -91,7 +91,7 @@ func TestWarningsOfAnObjectAreBounded(t *testing.T) {
 	k := object.Key{Kind: "VirtualService", Namespace: "shop", Name: "large"}
 	large := &object.Object{Key: k, Source: s.name}
 	for i := range 20_000 {
-		large.Warnings = append(large.Warnings, object.Problem{Object: k.String(), Field: fmt.Sprint("spec.http[", i, "]"), Reason: "has no effect"})
+		large.Warnings = append(large.Warnings, object.Problem{Object: k.String(), Field: fmt.Sprint("spec.http[", i, "]"), Reason: "unread"})
 	}
 	s.handle(context.Background(), s.name, []source.Event{{Key: k, Object: large}})
 	if n := strings.Count(lines.String(), "\n"); n != maxLogged+1 || !strings.Contains(lines.String(), "count=19990") {
