@@ -61,9 +61,9 @@ func (s *Store) ackedSoon(ctx context.Context, revision uint64) ([]string, error
 	return resp.Pending, nil
 }
 
-// leftOut is what is reported of an EnvoyFilter that would break a resource: the proxies have all else, and were sent
-// nothing to reject.
-var leftOut = regexp.MustCompile(`^xds-server could not build it: EnvoyFilter \S+ is left out: `)
+// leftOut is what is reported of an EnvoyFilter that would break a resource, and of policies that close a port of UDP:
+// the proxies have all else, and were sent nothing to reject.
+var leftOut = regexp.MustCompile(`^xds-server could not build it: (EnvoyFilter \S+ is left out|UDP port \d+ takes no datagrams): `)
 
 const leftOutPause = 50 * time.Millisecond
 
