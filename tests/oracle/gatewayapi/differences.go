@@ -74,6 +74,23 @@ var differences = []difference{
 			`Service.*: Istio .*, here –$`),
 	},
 	{
+		what:   "A Gateway of the same workloads as an older one, whose listener has a hostname and port of a listener of that one",
+		istio:  "is accepted; the routes of both are served for HTTP, those of the older one for TLS and TCP",
+		here:   "the listener is `Conflicted`, and not served",
+		reason: "the specification wants the listeners of all Gateways that share an address to be distinct",
+		lines: lines(`^(backend-tls-client-cert|gateway-invalid-parameters-ref|listenerset-invalid|tcp|tls): istio-system/(backend-tls-valid|` +
+			`(missing|valid)-parameters-configmap|parent-no-allowed-listeners|parent-with-no-children|gateway2|gateway-\w+-ciphers) Gateway ` +
+			`(Accepted: Istio True Accepted, here False ListenersNotValid|listener (http|default|foo|passthrough) ` +
+			`(Accepted: Istio True Accepted, here False|Conflicted: Istio False NoConflicts, here True) (Hostname|Protocol)Conflict)$`),
+	},
+	{
+		what:   "A request that is not one of gRPC, where only a GRPCRoute matches it",
+		istio:  "goes to the GRPCRoute's backend",
+		here:   "404",
+		reason: "a GRPCRoute is for gRPC, so that an HTTPRoute with the same hostname gets what is not gRPC",
+		lines:  lines(`^(grpc|http-grpc-same-host): .* http \S+ POST /(any\.Service/bar|foo\.FooService/Any): Istio 200 .*, here 404$`),
+	},
+	{
 		what:   "Status of Gateways of class `istio-remote`, and of their routes",
 		istio:  "none",
 		here:   "as for all others",

@@ -314,6 +314,22 @@ func TestUnusableAddresses(t *testing.T) {
 	}
 }
 
+// TestParametersOfGatewaysThatNameServices checks that parameters have to be right where nothing is deployed by them.
+func TestParametersOfGatewaysThatNameServices(t *testing.T) {
+	of := func(ref string) string {
+		return gatewayOf("web", "  addresses: [{type: Hostname, value: edge}]\n  infrastructure: {parametersRef: "+ref+"}",
+			"{name: http, port: 80, protocol: HTTP}")
+	}
+	edge := objectOf("Service", "shop", "edge", "{selector: {app: edge}, ports: [{port: 80}]}")
+	refused := "Accepted=False/InvalidParameters"
+	w := load(t, edge+of("{group: invalid.io, kind: Invalid, name: x}"))
+	has(t, "another kind", w.status("Gateway", "shop", "web"), refused)
+	w.put(t, of(`{group: "", kind: ConfigMap, name: options}`))
+	has(t, "a ConfigMap that is not there", w.status("Gateway", "shop", "web"), refused)
+	w.put(t, "---\n{apiVersion: v1, kind: ConfigMap, metadata: {name: options, namespace: shop}, data: {deployment: \"spec: {replicas: 2}\"}}\n")
+	has(t, "the ConfigMap", w.status("Gateway", "shop", "web"), "Accepted=True/Accepted")
+}
+
 // TestTenants checks that in a mesh with tenants a Gateway has no workloads of another namespace.
 func TestTenants(t *testing.T) {
 	w := newWorld()

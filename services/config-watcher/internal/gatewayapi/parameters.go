@@ -61,17 +61,23 @@ func (l *lookup) classDefaults(class string) Name {
 	return Name{}
 }
 
-// undeployable says why fairlead-gateways deploys nothing for a Gateway; "" if it does, or has nothing to do.
+// undeployable says why fairlead-gateways deploys nothing for a Gateway; "" if it does, or has nothing to do. The
+// parameters of a Gateway that is not deployed, because it names a Service, have to be right all the same, as in Istio.
 func (l *lookup) undeployable(g *gateway, o *object.Object) string {
 	gw := &gatewayv1.Gateway{Spec: o.Body.(*gatewayv1.Gateway).Spec}
 	gw.Namespace, gw.Name, gw.Labels, gw.Annotations = o.Key.Namespace, o.Key.Name, o.Labels, o.Annotations
-	if !gatewaydeploy.Managed(g.controller) || !gatewaydeploy.Wanted(gw) {
+	if !gatewaydeploy.Managed(g.controller) {
 		return ""
 	}
-	if err := gatewaydeploy.CheckGateway(gw); err != nil {
+	var defaults Name
+	_, err := gatewaydeploy.Parameters(gw)
+	if gatewaydeploy.Wanted(gw) {
+		defaults, err = l.classDefaults(string(gw.Spec.GatewayClassName)), gatewaydeploy.CheckGateway(gw)
+	}
+	if err != nil {
 		return err.Error()
 	}
-	for _, n := range gatewaydeploy.ConfigMaps(gw, l.classDefaults(string(gw.Spec.GatewayClassName))) {
+	for _, n := range gatewaydeploy.ConfigMaps(gw, defaults) {
 		if err := l.overlays(n); err != nil {
 			return err.Error()
 		}
