@@ -326,7 +326,7 @@ func TestParametersOfGatewaysThatNameServices(t *testing.T) {
 	has(t, "another kind", w.status("Gateway", "shop", "web"), refused)
 	w.put(t, of(`{group: "", kind: ConfigMap, name: options}`))
 	has(t, "a ConfigMap that is not there", w.status("Gateway", "shop", "web"), refused)
-	w.put(t, "---\n{apiVersion: v1, kind: ConfigMap, metadata: {name: options, namespace: shop}, data: {deployment: \"spec: {replicas: 2}\"}}\n")
+	w.put(t, `{apiVersion: v1, kind: ConfigMap, metadata: {name: options, namespace: shop}, data: {deployment: "spec: {replicas: 2}"}}`)
 	has(t, "the ConfigMap", w.status("Gateway", "shop", "web"), "Accepted=True/Accepted")
 }
 
