@@ -159,6 +159,7 @@ func (b *Bench) Measure(ctx context.Context, dir string, alone bool, start func(
 	}
 	c.Stop()
 	if alone {
+		envoy.Stop() // both would answer: their listeners share a port
 		if f.AddedAlone, f.RemovedAlone, err = b.alone(ctx, dir, f.held); err != nil {
 			return nil, err
 		}
