@@ -40,17 +40,15 @@ func (s *sightings) see(name string) {
 // of waits for something.
 func (s *sightings) of(t testing.TB, name string) (at time.Time) {
 	t.Helper()
-	for until := time.Now().Add(patience); ; time.Sleep(time.Millisecond) {
+	testkit.Eventually(t, patience, func() error {
 		s.mu.Lock()
-		at, seen := s.at[name]
-		s.mu.Unlock()
-		if seen {
-			return at
+		defer s.mu.Unlock()
+		if at = s.at[name]; at.IsZero() {
+			return fmt.Errorf("%s is not seen", name)
 		}
-		if time.Now().After(until) {
-			t.Fatalf("%s is not seen", name)
-		}
-	}
+		return nil
+	})
+	return at
 }
 
 // gatewayHosts connects a gateway as an Envoy does that asks for its virtual hosts one by one, and sees which of them

@@ -208,3 +208,37 @@ func listed(names []string) string {
 	}
 	return strings.Join(names, ", ")
 }
+
+// fleet is the state of the proxies that this replica and its peers know, at a revision.
+func (t *Tracker) fleet(current *configv1.Revision) *fleetState {
+	views, incomplete := t.cfg.Fleet.Verified()
+	if t.cfg.Peers != nil {
+		others, missing := t.cfg.Peers()
+		views, incomplete = joined(views, others), incomplete || missing
+	}
+	f := newFleetState(views, incomplete, current, func(stateHash []byte) (uint64, bool) {
+		n, known := t.sequences[string(stateHash)]
+		return n, known
+	})
+	f.unreported = t.cfg.Fleet.Reporters() == 0 && (t.cfg.PeerReporters == nil || t.cfg.PeerReporters() == 0)
+	return f
+}
+
+// joined adds the proxies of other replicas to the own ones. A proxy that several replicas know counts where its
+// connection is newest.
+func joined(own, others []fleet.View) []fleet.View {
+	type key struct{ node, identity string }
+	at := map[key]int{}
+	for _, v := range append(own, others...) {
+		k := key{v.Status.GetNodeId(), v.Status.GetIdentity()}
+		i, known := at[k]
+		switch {
+		case !known:
+			at[k] = len(at)
+			own = append(own[:at[k]], v)
+		case v.Reported && (!own[i].Reported || v.Status.GetConnectedAt().AsTime().After(own[i].Status.GetConnectedAt().AsTime())):
+			own[i] = v
+		}
+	}
+	return own
+}

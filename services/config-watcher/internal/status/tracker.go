@@ -456,39 +456,6 @@ func sameVersion(a, b *object.Object) bool {
 	return a.Generation > 0 || a.Digest == b.Digest
 }
 
-func (t *Tracker) fleet(current *configv1.Revision) *fleetState {
-	views, incomplete := t.cfg.Fleet.Verified()
-	if t.cfg.Peers != nil {
-		others, missing := t.cfg.Peers()
-		views, incomplete = joined(views, others), incomplete || missing
-	}
-	f := newFleetState(views, incomplete, current, func(stateHash []byte) (uint64, bool) {
-		n, known := t.sequences[string(stateHash)]
-		return n, known
-	})
-	f.unreported = t.cfg.Fleet.Reporters() == 0 && (t.cfg.PeerReporters == nil || t.cfg.PeerReporters() == 0)
-	return f
-}
-
-// joined adds the proxies of other replicas to the own ones. A proxy that several replicas know counts where its
-// connection is newest.
-func joined(own, others []fleet.View) []fleet.View {
-	type key struct{ node, identity string }
-	at := map[key]int{}
-	for _, v := range append(own, others...) {
-		k := key{v.Status.GetNodeId(), v.Status.GetIdentity()}
-		i, known := at[k]
-		switch {
-		case !known:
-			at[k] = len(at)
-			own = append(own[:at[k]], v)
-		case v.Reported && (!own[i].Reported || v.Status.GetConnectedAt().AsTime().After(own[i].Status.GetConnectedAt().AsTime())):
-			own[i] = v
-		}
-	}
-	return own
-}
-
 // evaluate brings the row of an entry up to date. Rows of Gateways in force are evaluateGateways's.
 func (t *Tracker) evaluate(e *entry, refused *refusal, f *fleetState) {
 	findings := t.cfg.Findings.Of(e.object.Key)
